@@ -1,4 +1,4 @@
-"""The kernels under verification, and what a file needs to register one of its own."""
+"""The kernels under verification, and the names that a kernel's file needs."""
 
 from kernel_workbench import oracles
 from kernel_workbench.bare_names import check_name

@@ -1,8 +1,8 @@
-"""The configuration that a kernel's call is held to, where whoever calls it asks for one.
+"""The configuration that a kernel's call must take, if the caller requests one.
 
-A kernel whose call can be cut in several ways (tiles, loads, warps) lists them by `configurations=`
-(`kernels.registry`), and asks here, at each call, which one to take. `nox -s accuracy --
---every-configuration` holds it to each in turn.
+A kernel whose call can use several tiles, loads or warps lists these by `configurations=`
+(`kernels.registry`), and asks here at each call which one to take. `accuracy
+--every-configuration` tries each of them.
 """
 
 from __future__ import annotations
@@ -13,30 +13,35 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Held:
-    """The configuration that calls are held to, and whether a kernel has asked for it."""
+class RequestedConfiguration:
+    """The requested configuration, and True in `asked` once a kernel has read it."""
 
     name: str
     asked: bool = False
 
 
-# The last one holds. No context variable: autograd calls a backward from a thread of its own.
-_held: list[Held] = []
+# The last one applies. A context variable wouldn't work: autograd uses another thread.
+_requested: list[RequestedConfiguration] = []
 
 
 @contextmanager
-def held_to(name: str) -> Iterator[Held]:
-    """Inside, `configuration()` is `name`."""
-    _held.append(Held(name))
+def held_to(name: str) -> Iterator[RequestedConfiguration]:
+    """Request the configuration `name` within the context."""
+    _requested.append(RequestedConfiguration(name))
     try:
-        yield _held[-1]
+        yield _requested[-1]
     finally:
-        _held.pop()
+        _requested.pop()
 
 
 def configuration() -> str | None:
-    """The name of the configuration that this call must take; None: the kernel's own choice."""
-    if not _held:
+    """Return the name of the configuration that this call must take; None: the kernel's own choice.
+
+    >>> with held_to("block_m4"):
+    >>>     configuration()
+    'block_m4'
+    """
+    if not _requested:
         return None
-    _held[-1].asked = True
-    return _held[-1].name
+    _requested[-1].asked = True
+    return _requested[-1].name

@@ -1,4 +1,4 @@
-"""What a launch needs to know of its device: its sm and its SMs, or those simulated on a CPU."""
+"""Properties of a device for launches: its sm and its SMs, or simulated ones on a CPU."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from functools import cache
 import torch
 from torch import Tensor
 
-# On a CPU kernels run under the interpreter, as the variants that this sm would take.
+# On a CPU kernels run under the interpreter, in the variants for this sm.
 SIMULATED_SM_VARIABLE = "WORKBENCH_SIMULATED_SM"
 _SIMULATED_SM = 90
 
 
-# Programs a device-independent launch is split into, whatever it runs on: 2 for each SM of an H200.
+# SMs of every device in a device-independent launch: an H200's.
 FIXED_MULTIPROCESSORS = 132
 
-# An interpreter runs programs one after the other, so a few suffice to fold several rows in each.
+# An interpreter runs programs one by one; two are enough for several rows in each program.
 SIMULATED_MULTIPROCESSORS_VARIABLE = "WORKBENCH_SIMULATED_MULTIPROCESSORS"
 _SIMULATED_MULTIPROCESSORS = 2
 
@@ -31,7 +31,7 @@ def _on_device(device: torch.device) -> int:
 
 
 def sm_of(device: torch.device) -> int:
-    """10 * major + minor of a GPU's compute capability; on a CPU the simulated one."""
+    """Return 10 * major + minor of a GPU's compute capability; on a CPU the simulated one."""
     if device.type == "cuda":
         return _on_device(device)
     return int(os.environ.get(SIMULATED_SM_VARIABLE, _SIMULATED_SM))
@@ -43,55 +43,60 @@ def _multiprocessors(device: torch.device) -> int:
 
 
 @dataclass(slots=True)
-class Told:
-    """A number of SMs that kernels are told, and whether one has asked."""
+class ReportedCount:
+    """A number of SMs that kernels read instead of the device's; asked: a kernel has read it."""
 
     count: int
     asked: bool = False
 
 
-_told: list[Told] = []  # the last one holds
+_reported: list[ReportedCount] = []  # the last one applies
 _AS_IT_IS = nullcontext()
 
 
 @contextmanager
-def told_multiprocessors(count: int) -> Iterator[Told]:
-    """Inside, a kernel that asks is told that its device has `count` SMs, whatever it has."""
-    _told.append(Told(count))
+def told_multiprocessors(count: int) -> Iterator[ReportedCount]:
+    """Report `count` SMs to kernels within the context, whatever the device has."""
+    _reported.append(ReportedCount(count))
     try:
-        yield _told[-1]
+        yield _reported[-1]
     finally:
-        _told.pop()
+        _reported.pop()
 
 
 def is_told() -> bool:
-    """Whether kernels are told of a number of SMs."""
-    return bool(_told)
+    """Return True while another number of SMs is reported."""
+    return bool(_reported)
 
 
 def multiprocessors(device: torch.device, *, device_independent: bool = False) -> int:
-    """SMs to spread programs over: the device's, a simulated few on a CPU, or a fixed number."""
-    if _told:
-        _told[-1].asked = True
+    """Return the number of SMs to spread programs over.
+
+    Args:
+        device: a GPU, or a CPU with a few simulated SMs.
+        device_independent: return a fixed number, the same for every device.
+    """
+    if _reported:
+        _reported[-1].asked = True
     if device_independent:
         return FIXED_MULTIPROCESSORS
-    if _told:
-        return _told[-1].count
+    if _reported:
+        return _reported[-1].count
     if device.type == "cuda":
         return _multiprocessors(device)
     return int(os.environ.get(SIMULATED_MULTIPROCESSORS_VARIABLE, _SIMULATED_MULTIPROCESSORS))
 
 
 def real_multiprocessors(device: torch.device) -> int:
-    """SMs that a GPU has, whatever kernels are told."""
+    """Return the number of SMs that a GPU has, whatever is reported to kernels."""
     return _multiprocessors(device)
 
 
 def unlaunchable(tensor: Tensor) -> str | None:
-    """Why no kernel of Triton's can run where the tensor is; None where one can."""
+    """Return a sentence if Triton can't run a kernel on the tensor's device, else None."""
     if tensor.is_cuda:
         return None
-    import triton  # noqa: PLC0415  # what asks for an sm alone does without it
+    import triton  # noqa: PLC0415  # callers that only need an sm do without triton
 
     if triton.knobs.runtime.interpret:
         return None
@@ -102,7 +107,7 @@ def unlaunchable(tensor: Tensor) -> str | None:
 
 
 def on_device_of(tensor: Tensor) -> AbstractContextManager[object]:
-    """Triton launches on the current GPU: inside, it is the one that `tensor` is on."""
+    """Return a context in which Triton launches on the tensor's GPU."""
     if not tensor.is_cuda or tensor.get_device() == torch.cuda.current_device():
         return _AS_IT_IS
     return torch.cuda.device(tensor.device)

@@ -1,7 +1,8 @@
-"""Domains: on which cases a kernel is right, asked of the case's data alone.
+"""Domains: the cases in which a kernel is right, decided from a case's data alone.
 
-Where a case puts its tensors is the op's to say (`Op.geometry`); whether that suits a kernel is
-decided here, alike for every op. A refusal is one sentence: what is needed, and what was got.
+The op defines where a case puts its tensors (`Op.geometry`); this module decides, for every op
+alike, whether that suits a kernel. A refusal is one sentence: the required value, and the value of
+the case.
 """
 
 from __future__ import annotations
@@ -34,28 +35,31 @@ _DEVICES = ("cpu", "cuda")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
-    """What a kernel serves. A kernel is right on all of it and refuses the rest.
+    """The cases that a kernel serves. A kernel is right on all of them and refuses all others.
 
-    dtypes         activations
-    weight_dtypes  weights; None: the activations' own
-    alignment      bytes that every pointer, every last axis and every stride of an axis longer
-                   than 1 must be a multiple of; of a vector, its pointer,
-                   and that its elements are adjacent
-    unaligned      arguments that `alignment` isn't asked of; statistics in fp32 never are
-    strides        "any": every rank and stride, of vectors and of whole numbers too; "rows": the
-                   last axis of every argument adjacent, any other stride;
+    dtypes         dtypes of the activations
+    weight_dtypes  dtypes of the weights; None: the activations' own
+    alignment      every pointer, every last axis and every stride of an axis longer than 1 must be
+                   a multiple of so many bytes; for a vector, its pointer, and its elements must be
+                   adjacent
+    unaligned      arguments that `alignment` doesn't apply to; it never applies to statistics in
+                   fp32
+    strides        "any": every rank and stride, of vectors and whole numbers too; "rows": the last
+                   axis of every argument adjacent, any other stride;
                    "contiguous": packed in the order of the op's axes (an element offset is still
-                   possible). Both but the first refuse matrices that come with a third axis
-    sm             compute capabilities served, as 10 * major + minor, both ends included
-    since          for a dtype, the capability that it came with, where that is above the rest's
-    sizes          for each size, the smallest and largest served; None: no limit. A size that a
-                   case doesn't have isn't asked of it
-    relations      how sizes relate, as "s_kv >= s_q", "d_v == d" or "h_q % h_kv == 0"; where
-                   sequences lie end to end, in each. Of sizes that a case lacks nothing is asked
-    features       the op's options served
-    devices        device types it can run on
-    interpretable  it runs under the interpreter (no inline assembly or extern; Gluon for Hopper)
-    also           asked last: a refusal of what the fields above can't say, or None
+                   possible). The last two refuse matrices with a third axis
+    sm             compute capabilities, as 10 * major + minor, both ends included
+    since          for a dtype, the capability that introduced it, if higher than `sm`'s
+    sizes          for each size, the smallest and largest value; None: no limit. Sizes that a case
+                   lacks aren't checked
+    relations      relations of sizes, for example "s_kv >= s_q", "d_v == d" or "h_q % h_kv == 0";
+                   with sequences end to end, they apply to each sequence. Relations of sizes that a
+                   case lacks aren't checked
+    features       the served options of the op
+    devices        device types
+    interpretable  True if it runs under the interpreter (no inline assembly or extern; Gluon for
+                   Hopper)
+    also           (case) -> a refusal that the other fields can't express, or None; called last
     """
 
     dtypes: tuple[torch.dtype, ...]
@@ -73,13 +77,13 @@ class Domain:
     also: Callable[[Case], str | None] | None = None
 
     def __post_init__(self) -> None:
-        """Raises KernelError for the first field that can't be what was meant."""
+        """Raise KernelError for the first wrong field."""
         for problem in self._problems():
             if problem is not None:
                 raise KernelError(f"Domain: {problem}")
-        for each in self.relations:
-            parsed(each)
-        object.__setattr__(self, "features", frozenset(self.features))  # whatever they came in
+        for relation in self.relations:
+            parsed(relation)
+        object.__setattr__(self, "features", frozenset(self.features))  # accept any collection
 
     def _problems(self) -> Iterator[str | None]:
         yield from self._empty()
@@ -93,13 +97,13 @@ class Domain:
         yield wrong_sizes(self.sizes)
         for name in ("unaligned", "relations", "features", "devices"):
             yield wrong_names(name, getattr(self, name))
-        for each in self.devices:
-            yield wrong_choice("devices", each, _DEVICES)
+        for device in self.devices:
+            yield wrong_choice("devices", device, _DEVICES)
         yield wrong_kind("interpretable", self.interpretable, bool, "True or False")
         yield wrong_function("also", self.also)
 
     def _empty(self) -> Iterator[str | None]:
-        """Fields that must name something: a kernel with none of them serves no case."""
+        """Yield sentences about empty fields: a kernel with an empty one serves no case."""
         for name, example in (
             ("dtypes", "(torch.float16,)"),
             ("weight_dtypes", "(torch.float32,), or None for the activations' own"),
@@ -107,10 +111,16 @@ class Domain:
         ):
             value = getattr(self, name)
             if isinstance(value, tuple | list | set | frozenset | dict | str) and not value:
-                yield f"{name} is empty, so that the kernel serves no case; write {example}"
+                yield f"{name} is empty, so the kernel serves no case; write {example}"
 
     def reject(self, case: Case, sm: int, device: str = "cuda") -> str | None:
-        """Why this domain doesn't hold `case` on a GPU of capability `sm`; None where it does."""
+        """Return the sentence by which this domain refuses a case, or None.
+
+        Args:
+            case: the case.
+            sm: the GPU's capability, for example 90.
+            device: "cuda" or "cpu".
+        """
         if device not in self.devices:
             return f"runs on {' and '.join(self.devices)}, got {device}"
         if device == "cpu" and not self.interpretable:
@@ -166,8 +176,8 @@ class Domain:
                 if not relation.holds(sizes):
                     return f"serves {relation.text}, got {relation.got(sizes)}"
                 continue
-            for number, each in enumerate(lengths):
-                own = sizes | {**each}
+            for number, sequence in enumerate(lengths):
+                own = sizes | {**sequence}
                 if not relation.holds(own):
                     where = f"{relation.got(own)} in sequence {number}"
                     return f"serves {relation.text} in each sequence, got {where}"
@@ -202,7 +212,7 @@ class Domain:
 
 
 def _apart(name: str, laid_out: Geometry) -> str | None:
-    """What is wrong where the elements of the last axis aren't neighbours."""
+    """Return a sentence if the elements of the last axis aren't adjacent, else None."""
     if not laid_out.shape or laid_out.strides[-1] == 1 or laid_out.shape[-1] <= 1:
         return None
     stride = laid_out.strides[-1]
@@ -212,7 +222,7 @@ def _apart(name: str, laid_out: Geometry) -> str | None:
 
 
 def _unpacked(name: str, laid_out: Geometry) -> str | None:
-    """What is wrong where the other axes don't follow one another without a gap."""
+    """Return a sentence if an axis has a gap, else None."""
     packed = 1
     for axis in reversed(range(len(laid_out.shape))):
         extent, stride = laid_out.shape[axis], laid_out.strides[axis]
@@ -227,7 +237,7 @@ def _unpacked(name: str, laid_out: Geometry) -> str | None:
 
 
 def _misaligned(name: str, laid_out: Geometry, width: int) -> str | None:
-    """What is wrong where a pointer, a row or a stride isn't a multiple of `width` bytes."""
+    """Return a sentence if a pointer, row or stride isn't a multiple of `width` bytes."""
     shape, strides, size = laid_out.shape, laid_out.strides, laid_out.dtype.itemsize
     kind, rank = dtype_name(laid_out.dtype), len(shape)
     if rank > 1 and shape[-1] * size % width:

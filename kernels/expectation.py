@@ -1,10 +1,10 @@
-"""What is expected of a kernel's compiled code, as data beside the kernel: `EXPECTATIONS`.
+"""Expectations about a kernel's compiled code, as data beside the kernel: `EXPECTATIONS`.
 
-A module `expectations` of a package of kernels, or a user's own file, holds a tuple of that name.
-`compile` holds every compiled variant that an expectation means to its claim, and a broken
-one fails the session. Of several of one kind that mean a variant the last counts: what holds in
-general comes first, and then what is otherwise. A figure that isn't as good as one would like is a
-claim too, with what was measured as its allowance: it fails where it gets worse.
+A module `expectations` of a package of kernels, or a user's own file, defines a tuple of that name.
+`compile` compares every compiled variant that an expectation covers with its claim, and a broken
+claim fails the session. If several claims of one kind cover a variant, the last one counts: general
+claims come first, and exceptions after them. An unsatisfactory figure is a claim too, with the
+measured value as its allowance: it fails if the figure gets worse.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """At least `share` of the bytes named by loads of global memory come `width` or more at a time.
+    """At least `share` of the bytes loaded from global memory come `width` or more at a time.
 
-    Bytes of a load are a thread's. What a kernel loads one at a time (statistics, slopes) is what
-    the share leaves room for.
+    The bytes of a load are a thread's. The rest of the share is left for values that a kernel loads
+    one at a time (statistics, slopes).
     """
 
     width: int
@@ -27,7 +27,7 @@ class Loads:
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Likewise, stores to global memory."""
+    """At least `share` of the bytes stored to global memory leave `width` or more at a time."""
 
     width: int
     share: float = 0.9
@@ -35,28 +35,28 @@ class Stores:
 
 @dataclass(frozen=True, slots=True)
 class Spills:
-    """At most so many bytes of registers are stored to local memory by one thread."""
+    """One thread stores at most so many bytes of registers to local memory."""
 
     most_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """An instruction of this name is there: `HGMMA`, `HMMA.16816`."""
+    """The code contains an instruction of this name, for example `HGMMA` or `HMMA.16816`."""
 
     instruction: str
 
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """A block asks for no more shared memory than one may have, so that it can be launched."""
+    """A block requests no more shared memory than a block may have, so it can be launched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """It asks for more than a block may have, and a launch raises: a defect that is known.
+    """A block requests too much shared memory, and a launch raises: a known defect.
 
-    Broken where it fits, so that it is taken out when the defect is.
+    The claim breaks if the block fits, so that it is removed together with the defect.
     """
 
 
@@ -64,7 +64,7 @@ Claim = Loads | Stores | Spills | Uses | Fits | Unfit
 
 
 def kind_of(claim: Claim) -> str:
-    """Claims of one kind are about the same thing, so that only one of them counts."""
+    """Return the kind of a claim; of several claims of one kind only one counts."""
     match claim:
         case Fits() | Unfit():
             return "fits"
@@ -76,17 +76,17 @@ def kind_of(claim: Claim) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """One claim, and the compiled variants that it is about: those that all fields let in.
+    """One claim, and the compiled variants that it covers: all fields must match.
 
     says       a sentence for the report
-    kernels    patterns of kernels' names, as in `flash*`
+    kernels    patterns of kernels' names, for example `flash*`
     functions  patterns of jit functions' names, without the underscores around them
-    dtypes     names of the activations' dtypes; none: any
-    aligned    whether rows are multiples of 16 bytes; None: either
-    sizes      for a size of the case, its smallest and largest
+    dtypes     names of the activations' dtypes; empty: any
+    aligned    rows are multiples of 16 bytes; None: either
+    sizes      for a size of the case, its smallest and largest value
     options    a case may have these options and no others; None: any
     sm         compute capabilities, both ends included
-    stands     whether what stands for the rest has it; else only `compile --all` does
+    stands     True if representative variants include it; False: only `compile --all` does
     """
 
     says: str

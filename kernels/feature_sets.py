@@ -1,8 +1,8 @@
-"""What kernels of well-known libraries serve, as domains: cases are generated within each.
+"""Feature sets of well-known libraries, as domains: cases are generated within each.
 
-A defect that needs two things at once shows on a case that has both, and that the kernel serves. A
-case that has everything at once is refused by every kernel of these libraries. So the tiers have
-cases in which pairs meet within what one library serves (studies/coverings.py, decision 0034).
+A defect that needs two features together shows on a case that has both, and that the kernel serves.
+A case with all features is refused by every kernel of these libraries. So the tiers have cases in
+which pairs of features meet within one library's set (studies/coverings.py, decision 0034).
 
 Sources: flash-attention 2.8, `flash_attn_func` and `flash_attn_varlen_func`; PyTorch 2.13,
 `scaled_dot_product_attention` (a mask or is_causal, one of them); openai/gpt-oss, `attention.py`
@@ -31,7 +31,7 @@ _BIASES = {"bias", "bias_over_batch", "bias_over_heads", "bias_over_queries"}
 
 @dataclass(frozen=True, slots=True)
 class FeatureSet:
-    """What a library's kernels of some ops serve."""
+    """The cases that a library's kernels of some ops serve."""
 
     library: str
     ops: tuple[Op, ...]
@@ -39,7 +39,7 @@ class FeatureSet:
 
 
 def _bottom_right(case: Case) -> str | None:
-    """flash-attention's masks begin in the bottom right corner, which is one of two only here."""
+    """Refuse masks from the top left corner: flash-attention's begin in the bottom right one."""
     masked = case.options & {"causal", "window"} and case.size("s_q") != case.size("s_kv")
     top_left = masked and "bottom_right" not in case.options
     return "masks from the bottom right corner" if top_left else None
@@ -111,5 +111,5 @@ FEATURE_SETS = (
 
 
 def feature_sets(op: Op) -> tuple[FeatureSet, ...]:
-    """Those of an op."""
-    return tuple(each for each in FEATURE_SETS if op in each.ops)
+    """Return the feature sets of an op."""
+    return tuple(feature_set for feature_set in FEATURE_SETS if op in feature_set.ops)

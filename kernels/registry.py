@@ -1,7 +1,7 @@
-"""Which kernels exist, what each serves, and which one a case gets.
+"""The registered kernels, their domains, and the choice of a kernel for a case.
 
-A kernel registers itself by decorator when its file is imported, so a new file under `kernels/`
-is a new kernel with no other edit; `load_file` does the same for a user's file from anywhere.
+A kernel registers itself by a decorator when its file is imported, so a new file under `kernels/`
+is a new kernel without another edit; `load_file` does the same for a user's file anywhere.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
 from types import NoneType
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
+
+import torch
 
 from kernel_workbench.kernels.declarations import (
     KernelError,
@@ -36,7 +38,12 @@ from kernel_workbench.oracles.declared import quoted
 from kernel_workbench.oracles.op import Case, Numerics, Op
 from kernel_workbench.oracles.reference import OpError, ReferenceOp
 from kernel_workbench.oracles.reference.definitions import read_definition, unsaid
-from kernel_workbench.oracles.reference.modules import is_problem, op_of_problem
+from kernel_workbench.oracles.reference.modules import (
+    ModuleOp,
+    is_problem,
+    op_of_problem,
+    solution_of,
+)
 
 __all__ = [
     "Absent",
@@ -80,27 +87,27 @@ _FUNCTION: dict[str, Check] = {"check": wrong_function}
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """The words of a kernel's file: what it computes, where it is right, how it counts.
+    """The declarations of a kernel's file: its op, its domain, its arithmetic.
 
-    op         what it computes; its function takes the op's arguments by keyword and returns its
-               outputs as a tuple, in order
+    op         the op; the function takes the op's arguments by keyword and returns its outputs as a
+               tuple, in order
     domain     the cases in which it is right
-    returns    of the op's outputs those that it computes, in the op's order, where these aren't
-               all; the function then returns them alone, and the others aren't judged
-    variant    (case, sm) -> the name of the variant that dispatch takes for the case; several
-               names with spaces between where a kernel runs several passes
-    variants   (sm) -> the names of all variants that there are on that sm
+    returns    the outputs that it computes, in the op's order, if not all; the function then
+               returns only these, and the others aren't judged
+    variant    (case, sm) -> the name of the variant that dispatch takes for the case; several names
+               separated by spaces for a kernel of several passes
+    variants   (sm) -> the names of all variants on that sm
     workspace  (case) -> the most bytes that a call takes beyond its inputs and outputs
-    wraps      the library that it is a way of calling
-    same_stores  several programs may store the same value to one element; it means to
-    profiled   `profile` runs it beside ours where nobody names a kernel
-    same_code_as  the op's kernel whose Triton code it runs, where the two differ in numerics or in
-               what alignment they take: what an interpreter asks of that one it needn't ask again
-    dispatched  (case) -> whether dispatch may take it, of those that it serves: where it's quick
-    configurations  (case, sm) -> the names of the ways in which a call could be cut for the case;
-               the function asks `kernel_workbench.kernels.configuration()` which one to take
+    wraps      the name of the library that it calls
+    same_stores  several programs store the same value to one element on purpose
+    profiled   `profile` runs it beside ours if no kernel is named
+    same_code_as  the op's kernel whose Triton code it runs, if the two differ in numerics or
+                  alignment; an interpreter needn't repeat that kernel's checks
+    dispatched  (case) -> True if dispatch may take it for a served case, because it is fast there
+    configurations  (case, sm) -> the names of the configurations for the case; the function asks
+                    `kernel_workbench.kernels.configuration()` which one to take
 
-    A word that the kernel leaves out is None.
+    A declaration that the kernel leaves out is None.
     """
 
     op: Op
@@ -129,14 +136,19 @@ class Declaration:
 class kernel(Declaration):  # noqa: N801  # it is written as a decorator
     """Register the decorated function as a kernel of `op`, under its own name or `name`.
 
-    It takes the fields of `Declaration`. The function itself is returned unchanged. Raises
-    KernelError where the op already has a kernel of that name, or where an argument can't be what
-    was meant.
+    The decorator takes the fields of `Declaration` and returns the function unchanged.
+
+    Raises:
+        KernelError: if the op already has a kernel of that name, or if an argument is wrong.
+
+    Example:
+        @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float16,)))
+        def mine(dy, x, weight, mean, rstd, **options): ...
     """
 
     def __call__(self, function: Function) -> Function:
         """Register a function. Raises KernelError."""
-        # A wrapped function's own file may be the wrapper's; the file that registers it is known.
+        # A wrapped function's file may be the wrapper's; the loading file is the right one.
         path = _loading[-1] if _loading else Path(inspect.getfile(function)).resolve()
         called = self.name or function.__name__
         problem = self._problem(_origin(path))
@@ -162,7 +174,7 @@ class kernel(Declaration):  # noqa: N801  # it is written as a decorator
         return function
 
     def _problem(self, origin: Origin) -> str | None:
-        """Name the first argument that can't be what was meant, in a sentence; None: none."""
+        """Return a sentence about the first wrong argument, or None."""
         problem = _wrong_op(self.op) or _wrong_domain(self.op, self.domain)
         if problem is None and self.returns is not None:
             problem = wrong_outputs(self.returns, self.op.outputs)
@@ -172,7 +184,7 @@ class kernel(Declaration):  # noqa: N801  # it is written as a decorator
             value, check = getattr(self, item.name), item.metadata.get("check")
             if problem is None and check is not None:
                 problem = check(item.name, value)
-            # Nobody's word but ours is taken for what takes questions away, and dispatch is ours.
+            # Only our own kernels may declare fields that skip checks or change dispatch.
             foreign = origin != "ours" and item.metadata.get("ours", False)
             if problem is None and foreign and value is not None:
                 problem = f"{item.name} is for the workbench's own kernels; leave it out"
@@ -181,10 +193,10 @@ class kernel(Declaration):  # noqa: N801  # it is written as a decorator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel(Declaration):
-    """A registered kernel: what was said of it, and where it comes from.
+    """A registered kernel: its declarations and its origin.
 
-    op         a part of an op where it returns some of the outputs alone
-    configuration  the one that calls are held to; None: its own choice
+    op         the op, or the part of an op that it computes
+    configuration  the name of the configuration that calls must take; None: its own choice
     """
 
     name: str
@@ -196,7 +208,7 @@ class Kernel(Declaration):
     configuration: str | None = None
 
     def left_to_others(self, case: Case, sm: int, device: str = "cuda") -> str | None:
-        """Why dispatch doesn't take it for `case`; None where it may."""
+        """Return a sentence if dispatch doesn't take the kernel for `case`, else None."""
         reason = self.domain.reject(case, sm, device)
         if reason is None and self.dispatched is not None and not self.dispatched(case):
             return "serves it, and another kernel is quicker"
@@ -205,7 +217,7 @@ class Kernel(Declaration):
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A peer that there is no kernel of here, and why, with what to do."""
+    """A peer without a kernel here, and the reason with a remedy."""
 
     op: Op
     name: str
@@ -215,7 +227,7 @@ class Absent:
 _registered: dict[tuple[str, str], Kernel] = {}
 _absent: dict[tuple[str, str], Absent] = {}
 _loading: list[Path] = []  # the user's file that is being imported
-_homes: dict[str, Path] = {}  # of a user's ops, the file that defines each
+_homes: dict[str, Path] = {}  # the file that defines each op of a user
 _HOME = Path(__file__).resolve().parent
 _UNKNOWN_KEYWORD = re.compile(
     r"(\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(\w+)'"
@@ -229,9 +241,9 @@ def _origin(path: Path) -> Origin:
 
 
 def wrong_promise(kernel: Kernel) -> str | None:
-    """Name the promise of a kernel that nothing can try, in a sentence; None where there is none.
+    """Return a sentence about a promise that nothing can test, or None.
 
-    To be asked where truth may be computed: an op's axis of rows is found by its reference.
+    Call this where truth may be computed: the op's reference determines its axis of rows.
     """
     if not kernel.numerics.batch_invariant or kernel.op.has_batches():
         return None
@@ -242,15 +254,15 @@ def wrong_promise(kernel: Kernel) -> str | None:
 
 
 def _adopt(op: Op) -> None:
-    """Make an op of the file that is being imported known. Raises KernelError if its name is taken.
+    """Register an op of the imported file. Raises KernelError if its name is taken.
 
     A file that is imported a second time defines its ops anew.
     """
-    known = OPS.get(op.name)
-    if known is op or not _loading:
+    present = OPS.get(op.name)
+    if present is op or not _loading:
         return
     file = _loading[-1]
-    if known is not None and _homes.get(op.name) != file:
+    if present is not None and _homes.get(op.name) != file:
         where = _homes.get(op.name, "the workbench")
         raise KernelError(
             f"two ops are called {op.name}: one of {where}, one of {file}; "
@@ -260,7 +272,7 @@ def _adopt(op: Op) -> None:
 
 
 def home_of(op: str) -> Path | None:
-    """The user's file that defines an op; None of the workbench's own."""
+    """Return the user's file that defines an op; None for the workbench's own ops."""
     return _homes.get(op)
 
 
@@ -277,12 +289,12 @@ def _wrong_op(op: object) -> str | None:
 
 
 def _wrong_domain(op: Op, domain: object) -> str | None:
-    """What it speaks of and the op doesn't have."""
+    """Return a sentence about a feature or size that the op doesn't have, or None."""
     if not isinstance(domain, Domain):
         return f"its domain is {quoted(domain)}; write Domain(dtypes=(...), ...)"
     for name in sorted(domain.features - set(op.options)):
-        known = hint(name, op.options) if op.options else "it has none"
-        return f"its domain lists a feature that {op.name} doesn't have: {name}; {known}"
+        choices = hint(name, op.options) if op.options else "it has none"
+        return f"its domain lists a feature that {op.name} doesn't have: {name}; {choices}"
     if op.allowed is None:
         return None
     known_sizes = (*op.allowed.sizes, *op.allowed.option_sizes)
@@ -290,12 +302,12 @@ def _wrong_domain(op: Op, domain: object) -> str | None:
     for name in (*domain.sizes, *related):
         if name not in known_sizes:
             meant = hint(name, known_sizes)
-            return f"its domain speaks of {name}, and {op.name} has no such size; {meant}"
+            return f"its domain names {name}, and {op.name} has no such size; {meant}"
     return None
 
 
 def _wrong_numerics(op: Op, numerics: Numerics) -> str | None:
-    """Return what they speak of and the op doesn't have."""
+    """Return a sentence about numerics that the op doesn't have, or None."""
     if type(numerics) not in {Numerics, op.numerics}:
         wanted = " or ".join(dict.fromkeys(("Numerics(...)", f"{op.numerics.__name__}(...)")))
         return f"numerics is {type(numerics).__name__}(...), of another op; write {wanted}"
@@ -308,7 +320,7 @@ def _wrong_numerics(op: Op, numerics: Numerics) -> str | None:
 
 
 def _where_computed(domain: Domain, part: Op) -> Domain:
-    """The domain without the cases that have none of the outputs: they leave nothing to judge."""
+    """Return the domain without cases that have none of the outputs: nothing could be judged."""
 
     def also(case: Case) -> str | None:
         if not part.forms(case):
@@ -319,18 +331,18 @@ def _where_computed(domain: Domain, part: Op) -> Domain:
 
 
 def absent(op: Op, name: str, reason: str) -> None:
-    """Say that `op` would have a kernel `name` too, and why it hasn't, as `not installed: ...`."""
+    """Declare that `op` lacks a kernel `name`, and why, for example `not installed: ...`."""
     _absent[op.name, name] = Absent(op, name, reason)
 
 
 def all_absent() -> tuple[Absent, ...]:
-    """Every peer that is absent here, in the order of ops and names."""
+    """Return every peer that is absent here, in the order of ops and names."""
     all_kernels()
     return tuple(_absent[key] for key in sorted(_absent))
 
 
 def all_kernels() -> tuple[Kernel, ...]:
-    """Every kernel under `kernels/` and every one loaded from a file, highest priority first.
+    """Return every kernel under `kernels/` and of loaded files, highest priority first.
 
     Kernels of equal priority are in the order of their names, so the order is the same everywhere.
     """
@@ -341,33 +353,38 @@ def all_kernels() -> tuple[Kernel, ...]:
         except KernelError as error:
             raise KernelError(f"{module.name}: {error}") from error
     return tuple(
-        sorted(_registered.values(), key=lambda each: (each.op.name, -each.priority, each.name))
+        sorted(_registered.values(), key=lambda item: (item.op.name, -item.priority, item.name))
     )
 
 
 def resolved(path: Path, option: str = "--kernels") -> Path:
-    """The absolute path of a user's file. Raises KernelError where there is no such file."""
+    """Return the absolute path of a user's file. Raises KernelError if there is no such file."""
     try:
         file = path.expanduser().resolve()
         exists = file.is_file()
     except (OSError, RuntimeError) as error:  # a name too long, nobody's ~home, a circle of links
         raise KernelError(f"{option} {path}: there is no such file ({error})") from error
     if not exists:
-        told = "it is a folder; name a Python file" if path.is_dir() else "there is no such file"
-        raise KernelError(f"{option} {path}: {told}")
+        reason = "it is a folder; name a Python file" if path.is_dir() else "there is no such file"
+        raise KernelError(f"{option} {path}: {reason}")
     return file
 
 
 def load_file(path: Path) -> tuple[Kernel, ...]:
-    """Import a user's file and return the kernels it registers; none, where it defines ops alone.
+    """Import a user's file and return the kernels that it registers; empty if it only defines ops.
 
-    A file of JSON is a definition, as of `load_definition`; whoever judges reads its workloads too.
-    Raises KernelError, in one sentence, where the file doesn't exist, isn't Python, fails to
-    import, registers nothing, or registers a name that is taken.
+    A JSON file is a definition, as for `load_definition`, here without workloads.
+
+    Args:
+        path: a file of Python or JSON.
+
+    Raises:
+        KernelError: if the file doesn't exist, isn't Python, fails to import, registers nothing, or
+        registers a name that is taken; the message is one sentence.
     """
     all_kernels()
     before = set(_registered)
-    if path.suffix == ".json":  # what its op's kernels ask for, in a process that only calls them
+    if path.suffix == ".json":  # the op, for a process that only calls its kernels
         _define(path, ())
         return ()
     file = _imported(path, "--kernels")
@@ -381,72 +398,75 @@ def load_file(path: Path) -> tuple[Kernel, ...]:
 
 
 def load_ops(path: Path, option: str = "--ops") -> tuple[Op, ...]:
-    """Import a user's file for its ops alone, check them, and return them.
+    """Import only the ops of a user's file, check them, and return them.
 
-    Its kernels stay unknown here: they are called elsewhere. Raises KernelError as `load_file`
-    does, and where the file defines no op, or one whose reference can't be one.
+    Its kernels stay unregistered here, because other processes call them.
+
+    Raises:
+        KernelError: as `load_file` does, or if the file defines no op or an op with a wrong
+        reference.
     """
     before = dict(_registered)
     file = _imported(path, option)
     _registered.clear()
     _registered.update(before)
-    found = tuple(OPS[name] for name, home in _homes.items() if home == file)
-    if not found:
+    ops = tuple(OPS[name] for name, home in _homes.items() if home == file)
+    if not ops:
         raise KernelError(
             f"{option} {path}: it defines no op; decorate a function with @op(sizes=...) from "
             "`kernel_workbench`"
         )
-    for each in found:
-        if isinstance(each, ReferenceOp):
+    for op in ops:
+        if isinstance(op, ReferenceOp):
             try:
-                each.check()
+                op.check()
             except OpError as error:
-                raise KernelError(f"{option} {path}: {each.name}: {error}") from error
-    return found
+                raise KernelError(f"{option} {path}: {op.name}: {error}") from error
+    return ops
 
 
 def load_definition(path: Path, workloads: Sequence[Path] = ()) -> ReferenceOp:
-    """Make the op of a definition in flashinfer's trace format known, check it, and return it.
+    """Register the op of a definition in flashinfer's trace format, check it, and return it.
 
-    Its cases are those of the workloads, and generated ones. Raises KernelError, in one sentence.
+    Its cases come from the workloads, and from generation. Raises KernelError, in one sentence.
     """
-    made = _define(path, [resolved(each, "--workloads") for each in workloads])
-    scalar = unsaid(made)
+    op = _define(path, [resolved(workload, "--workloads") for workload in workloads])
+    scalar = unsaid(op)
     if scalar is not None:
         raise KernelError(
             f"--definition {path}: inputs.{scalar}: nothing gives it a value; give one by "
             "--workloads, or as a default of the reference's run"
         )
     try:
-        made.check()
+        op.check()
     except OpError as error:
         raise KernelError(f"--definition: {error}") from error
-    return made
+    return op
 
 
 def _define(path: Path, workloads: Sequence[Path]) -> ReferenceOp:
-    """The op of a definition, which is read once."""
+    """Return the op of a definition, which is read once."""
     file = resolved(path, "--definition")
     if file.suffix != ".json":
         raise KernelError(f"--definition {path}: its name must end in .json")
     for name, home in _homes.items():
-        known = OPS[name]
-        if home == file and isinstance(known, ReferenceOp):
-            return known
+        present = OPS[name]
+        if home == file and isinstance(present, ReferenceOp):
+            return present
     try:
-        made = read_definition(file, workloads)
+        op = read_definition(file, workloads)
     except OpError as error:
         raise KernelError(f"--definition: {error}") from error
     _loading.append(file)
     try:
-        _adopt(made)
+        _adopt(op)
     finally:
         _loading.pop()
-    return made
+    return op
 
 
 def _imported(path: Path, option: str) -> Path:
-    """Import a user's file, and know its ops and kernels from then on. Raises KernelError."""
+    """Import a user's file and register its ops and kernels. Raises KernelError."""
     file = resolved(path, option)
     if file.suffix != ".py":
         raise KernelError(f"{option} {path}: not a Python file (its name must end in .py)")
@@ -458,12 +478,14 @@ def _imported(path: Path, option: str) -> Path:
     _loading.append(file)
     try:
         spec.loader.exec_module(module)
-        for each in tuple(vars(module).values()):
-            if isinstance(each, Op):
-                _adopt(each)
+        for value in tuple(vars(module).values()):
+            if isinstance(value, Op):
+                _adopt(value)
         own = any(kernel.path == str(file) for kernel in _registered.values())
         if is_problem(vars(module)) and not own and file not in _homes.values():
             _adopt(op_of_problem(vars(module), file.stem))
+        elif "ModelNew" in vars(module) and not own:
+            _register_solution(vars(module))
     except OpError as error:
         raise KernelError(f"{option} {path}: {error}") from error
     except KernelError as error:
@@ -475,12 +497,26 @@ def _imported(path: Path, option: str) -> Path:
     return file
 
 
+def _register_solution(content: Mapping[str, Any]) -> None:
+    """Register the ModelNew of a KernelBench solution as a kernel. Raises KernelError, OpError."""
+    problems = [op for op in OPS.values() if isinstance(op, ModuleOp) and op.name in _homes]
+    if len(problems) != 1:
+        raise KernelError(
+            "it has a class ModelNew, which solves a KernelBench problem; name one, as "
+            "--problem=FILE"
+        )
+    (problem,) = problems
+    domain = Domain(dtypes=(torch.float32,), strides="contiguous")
+    register = kernel(problem, domain, returns=problem.computed, name="ModelNew")
+    register(solution_of(problem, content))
+
+
 def _where(error: BaseException, file: Path) -> str:
-    """The error on one line, and the last line of `file` that it passed through."""
+    """Return the error on one line, with the last line of `file` in its traceback."""
     message = " ".join(str(error).split())
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     if isinstance(error, SyntaxError):
-        return text  # it names its own file and line
+        return text  # its text contains file and line
     return f"{text}{_meant_keyword(message)}{_line(error, file)}"
 
 
@@ -494,34 +530,41 @@ def _line(error: BaseException, file: Path) -> str:
 
 
 def _meant_keyword(message: str) -> str:
-    """Of a keyword that a registration doesn't have: the one that is meant."""
-    found = _UNKNOWN_KEYWORD.match(message)
+    """Return a hint at the intended keyword of a registration, or ""."""
+    match = _UNKNOWN_KEYWORD.match(message)
     for numerics in {op.numerics for op in OPS.values()}:
-        if found is not None and found[1] == "Numerics" and found[2] in _words(numerics):
+        if match is not None and match[1] == "Numerics" and match[2] in _words(numerics):
             return f"; {numerics.__name__}(...) has it"
-    for called in (kernel, Domain, Numerics, *{each.numerics for each in OPS.values()}):
-        if found is not None and found[1] == called.__name__:
-            return f"; {hint(found[2], inspect.signature(called).parameters)}"
+    for called in (kernel, Domain, Numerics, *{op.numerics for op in OPS.values()}):
+        if match is not None and match[1] == called.__name__:
+            return f"; {hint(match[2], inspect.signature(called).parameters)}"
     return ""
 
 
 def _words(numerics: type[Numerics]) -> set[str]:
-    return {each.name for each in fields(numerics)}
+    return {item.name for item in fields(numerics)}
 
 
 def choose(
     op: Op, case: Case, sm: int, *, device: str = "cuda", among: Iterable[Kernel] | None = None
 ) -> Kernel:
-    """The first kernel of ours that computes all of `op`, in priority order, and takes `case`.
+    """Return the first kernel of ours, in priority order, that computes all of `op` for `case`.
 
-    among: the kernels to choose from; by default all of ours. Raises NoKernelError with each
-    refusal where none serves the case.
+    Args:
+        op: the op.
+        case: the case.
+        sm: the GPU generation, for example 90.
+        device: "cuda" or "cpu".
+        among: the kernels to choose from; None: all of ours.
+
+    Raises:
+        NoKernelError: if none serves the case; the message lists each refusal.
     """
     candidates = (
-        [each for each in all_kernels() if each.origin == "ours"] if among is None else list(among)
+        [item for item in all_kernels() if item.origin == "ours"] if among is None else list(among)
     )
     refusals = []
-    for candidate in sorted(candidates, key=lambda each: (-each.priority, each.name)):
+    for candidate in sorted(candidates, key=lambda item: (-item.priority, item.name)):
         if candidate.op.name != op.name:
             continue
         if candidate.op.left_out:

@@ -1,4 +1,4 @@
-"""How the sizes of a case relate, as a domain says it: "s_kv >= s_q", "h_q % h_kv == 0"."""
+"""Relations of a case's sizes in domains: "s_kv >= s_q", "h_q % h_kv == 0"."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _WRITTEN = "two sizes as 's_kv >= s_q' (or ==, <=, >, <), or 'h_q % h_kv == 0'"
 
 @dataclass(frozen=True, slots=True)
 class SizeRelation:
-    """One relation, as it was written.
+    """One relation.
 
-    names   the sizes that it is about
-    holds   (sizes) -> whether it does
+    text    the relation as written
+    names   the sizes in it
+    holds   (sizes) -> True if the relation holds
     """
 
     text: str
@@ -36,13 +37,17 @@ class SizeRelation:
     holds: Callable[[Mapping[str, int]], bool]
 
     def got(self, sizes: Mapping[str, int]) -> str:
-        """`s_q 129 and s_kv 64`, in the order of the sizes."""
+        """Return the values, for example `s_q 129 and s_kv 64`, in the order of the sizes."""
         return " and ".join(f"{name} {sizes[name]}" for name in sizes if name in self.names)
 
 
 @cache
 def parsed(text: str) -> SizeRelation:
-    """The relation that `text` says. Raises KernelError where it says none."""
+    """Return the relation that `text` describes. Raises KernelError if it describes none.
+
+    >>> parsed("s_kv >= s_q").holds({"s_q": 2, "s_kv": 3})
+    True
+    """
     compared, multiple = _COMPARISON.fullmatch(text), _MULTIPLE.fullmatch(text)
     if compared is not None:
         left, sign, right = compared.groups()

@@ -35,6 +35,7 @@ _NO_LABEL = -100
     labels={"target": "n"},
     ignored={"target": _NO_LABEL},
     without=("inf",),
+    numbers={"smoothing": (0.0, 0.2), "z": (0.0, 1e-2)},
 )
 def smoothed_cross_entropy(
     x: Float[Tensor, "m n"],

@@ -513,6 +513,8 @@ class Allowed:
     layouts        those that a case can be given by name, alone or joined by "+"
     distributions  those that fit any sizes
     factors        what cases differ in: what they are drawn from, and what coverage is counted by
+    together       sets of alternatives, in each of which one alternative of each kind is to meet
+                   one of each other kind in `ci`: three options that fail where no two of them do
     is_quick       (case) -> whether an interpreter needs few programs for it: in such cases each
                    pair of levels meets in `ci`
     """
@@ -524,6 +526,7 @@ class Allowed:
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     distributions: tuple[str, ...] = ()
     factors: tuple[Factor, ...] = ()
+    together: tuple[tuple[tuple[Part, ...], ...], ...] = ()
     is_quick: Callable[[Case], bool] = lambda _: True
 
 

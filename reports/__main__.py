@@ -59,34 +59,36 @@ def _parser() -> CommandLine:
         type=Path,
         default=_RESULTS,
         metavar="DIR",
-        help="where the latest is looked for (default: results)",
+        help="the folder of the latest record (default: results)",
     )
     add_forms(parser)
     parser.add_argument("--junit", type=Path, metavar="PATH", help="also as JUnit XML")
     parser.add_argument(
-        "--svg", type=Path, metavar="PATH", help="also a picture of the report's head"
+        "--svg", type=Path, metavar="PATH", help="also a picture of the report's head, as SVG"
     )
     parser.add_argument(
-        "--roofline", type=Path, metavar="PATH", help="of timed kernels: also a picture, as SVG"
+        "--roofline", type=Path, metavar="PATH", help="bench: also the roofline, as SVG"
     )
     parser.add_argument(
         "--baseline",
         metavar="NAME",
-        help="of timed kernels: also how long each took of this one's time",
+        help="bench: also each time as a multiple of this kernel's",
     )
     parser.add_argument(
         "--against",
         type=Path,
         metavar="FILE",
-        help="of compiled code: also what changed since this record",
+        help="compile: also the changes since this record",
     )
     parser.add_argument(
         "--check",
         action="store_true",
-        help="show nothing; only say on stderr whether the record is incomplete",
+        help="show nothing; say on stderr if the record is incomplete",
     )
     parser.add_argument(
-        "--details", action="store_true", help="all that a terminal can show, not the summary alone"
+        "--details",
+        action="store_true",
+        help="show every table that fits a terminal, not the summary alone",
     )
     return parser
 
@@ -112,22 +114,22 @@ def _refuse_unused(options: argparse.Namespace) -> None:
         raise RecordError(f"{forms[0]}: --check shows nothing; leave one out")
     if options.files and options.results != _RESULTS:
         raise RecordError(
-            "--results: it is where the latest record is, and files are named; leave one out"
+            "--results names the latest record's folder, and files are named too; leave one out"
         )
 
 
 def _write(records: Sequence[Record], options: argparse.Namespace) -> None:
     """Write the forms that were asked for."""
     alone = ("markdown", "junit", "svg", "roofline", "against")
-    asked = [name for name in alone if getattr(options, name) is not None]
-    if asked and len(records) > 1:
+    single = [name for name in alone if getattr(options, name) is not None]
+    if single and len(records) > 1:
         raise RecordError(
-            f"--{asked[0]} takes one record and {len(records)} are named; --html makes one page of "
-            "several"
+            f"--{single[0]} takes one record and {len(records)} are named; --html makes one page "
+            "of several"
         )
     record = records[0]
     against = None if options.against is None else read(options.against)
-    parts = [part_of(each, baseline=options.baseline, against=against) for each in records]
+    parts = [part_of(record, baseline=options.baseline, against=against) for record in records]
     if options.junit is not None:
         if record.header.suite != "accuracy":
             raise RecordError(

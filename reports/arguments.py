@@ -56,22 +56,26 @@ class CommandLine(argparse.ArgumentParser):
         )
 
     def read(self, arguments: Sequence[str] | None = None) -> argparse.Namespace:
-        """The options that the arguments give; none: those of the process."""
-        options, others = self.parse_known_args(arguments)
-        for each in others:
-            name = each.partition("=")[0]
+        """Return the options that the arguments give; none: those of the process."""
+        options, unknown_arguments = self.parse_known_args(arguments)
+        for argument in unknown_arguments:
+            name = argument.partition("=")[0]
             if name.startswith("-"):
                 self.error(self.unknown(name))
-            self.error(f"{quoted(each)}: {self.prog.removesuffix(' --')} takes options alone")
+            self.error(f"{quoted(argument)}: {self.prog.removesuffix(' --')} takes options alone")
         return options
 
     def unknown(self, name: str) -> str:
-        """What to say of an option that there isn't."""
-        known = [each[2:] for each in self._option_string_actions if each.startswith("--")]
+        """Return a sentence that names the option nearest to an unknown one."""
+        long_names = [
+            long_names[2:]
+            for long_names in self._option_string_actions
+            if long_names.startswith("--")
+        ]
         long = name.lstrip("-") if name.startswith("--") else ""
-        close = difflib.get_close_matches(long, known, n=1)
-        told = f"did you mean --{close[0]}?" if close else f"{self.prog} --help lists them"
-        return f"{quoted(name)}: there is no such option; {told}"
+        close = difflib.get_close_matches(long, long_names, n=1)
+        advice = f"did you mean --{close[0]}?" if close else f"{self.prog} --help lists them"
+        return f"{quoted(name)}: there is no such option; {advice}"
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, without a page of what there is, and end the process."""
@@ -82,7 +86,9 @@ class CommandLine(argparse.ArgumentParser):
 def add_forms(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command that shows a document."""
     parser.add_argument(
-        "--markdown", metavar="PATH", help="also as Markdown; - for stdout, and only that"
+        "--markdown",
+        metavar="PATH",
+        help="also as Markdown; - writes it to stdout, in place of the report",
     )
     parser.add_argument(
         "--html", type=Path, metavar="PATH", help="also as one HTML page, which needs no other file"
@@ -96,7 +102,7 @@ def add_forms(parser: argparse.ArgumentParser) -> None:
 
 
 def named_forms(options: argparse.Namespace) -> dict[str, tuple[Path, str]]:
-    """The files that options name, as `reports.output.refuse_to_overwrite` takes them."""
+    """Return the files that options name, as `reports.output.refuse_to_overwrite` takes them."""
     return {
         f"--{name}": (Path(path), form)
         for name, form in _FORMS.items()
@@ -105,20 +111,20 @@ def named_forms(options: argparse.Namespace) -> dict[str, tuple[Path, str]]:
 
 
 def sentence(message: str) -> str:
-    """What argparse says of a mistake, as a sentence on one line."""
+    """Return argparse's message of a mistake as a sentence on one line."""
     for pattern, words in _WORDS:
         message = pattern.sub(words, message)
     return " ".join(message.split())
 
 
 def quoted(text: str) -> str:
-    """What the user typed, cut and with what a terminal obeys spelled out."""
+    """Return a typed text, cut and with a terminal's control characters spelled out."""
     line = text if text.isprintable() else repr(text)[1:-1]
     return line if len(line) <= _QUOTED else f"{line[:_QUOTED]}..."
 
 
 def whole_number(least: int, most: int) -> Callable[[str], int]:
-    """A reader of options that are a number of things."""
+    """Return a reader of options that are a number of things."""
 
     def read(text: str) -> int:
         if re.fullmatch(r"[+-]?[0-9]{1,20}", text.strip()) and least <= int(text) <= most:
@@ -131,7 +137,7 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
 
 
 def number(least: float, most: float) -> Callable[[str], float]:
-    """A reader of options that are an amount; neither nan nor infinity is one."""
+    """Return a reader of options that are an amount; neither nan nor infinity is one."""
 
     def read(text: str) -> float:
         try:
@@ -148,7 +154,7 @@ def number(least: float, most: float) -> Callable[[str], float]:
 
 
 def not_empty(text: str) -> str:
-    """A reader of options that name something, as a folder; `""` would mean the current one."""
+    """Return the text of an option that names a folder or the like; refuse an empty one."""
     if not text.strip():
         raise argparse.ArgumentTypeError("it names nothing; write what is meant")
     return text

@@ -1,8 +1,8 @@
 """A record of the suite `accuracy` as JUnit XML: a test suite for each kernel, a case for each row.
 
 A failed row that doesn't gate is a skipped case with the failure in its message, because a CI that
-reads JUnit turns red at any failure. What the verdict holds against the run as a whole (a cut
-record, nothing ran) is an error of its own, so that no such run looks passed.
+reads JUnit turns red at any failure. A run that fails as a whole (a cut
+record, nothing ran) has an error of its own, so that it doesn't look passed.
 """
 
 from __future__ import annotations
@@ -86,17 +86,17 @@ def _case(suite: Element, row: AccuracyRow) -> None:
     rule = row.rule or "no rule given"
     message = _legal(f"{rule}: {row.reason}" if row.reason else rule)
     if row.gates:
-        found = SubElement(case, "failure", message=message, type=rule)
+        result = SubElement(case, "failure", message=message, type=rule)
     else:
         text = f"failed, which doesn't fail the run: {message}"
-        found = SubElement(case, "skipped", message=text, type="not gating")
-    found.text = _legal("\n".join(_details(row)))
+        result = SubElement(case, "skipped", message=text, type="not gating")
+    result.text = _legal("\n".join(_details(row)))
 
 
 def _details(row: AccuracyRow) -> Sequence[str]:
     output = failing_output(row)
     texts = [] if output is None else [output]
-    texts += [*(f"printed: {each}" for each in row.printed), f"reproduce: {row.reproduce}"]
+    texts += [*(f"printed: {line}" for line in row.printed), f"reproduce: {row.reproduce}"]
     return [shown(text) for text in texts]
 
 
@@ -109,11 +109,11 @@ def _count(suite: Element, seconds: float) -> None:
 
 
 def _seconds(value: float) -> float:
-    """A time as JUnit's readers take it: they know no NaN and no infinity."""
+    """Return a time as JUnit's readers take it: they know no NaN and no infinity."""
     return value if math.isfinite(value) and value >= 0 else 0.0
 
 
 def _legal(text: str) -> str:
-    """`text` with control characters spelled out, and without any that XML can't hold."""
+    """Return `text` with control characters spelled out, and without any that XML can't hold."""
     lines = "\n".join(shown(line) for line in text.split("\n"))
     return _ILLEGAL.sub("", lines)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _WIDTH_OF_NO_TERMINAL = 120  # fits a CI log's page; rich alone would take 80
 _LINES = 25  # of a console: no report depends on them
-_LOOKED_AT = 4096  # bytes: a form is told by its head
+_LOOKED_AT = 4096  # bytes: the head of a file shows its form
 # What a file of a form has in its head; it begins with the first character of each.
 _MARKS = {
     "HTML": (b"<!doctype html", b"<html"),
@@ -76,7 +76,7 @@ class LastingOutput:
 
 
 def lasting(stream: TextIO) -> TextIO:
-    """The stream as a `LastingOutput`, for `print` and for rich."""
+    """Return the stream as a `LastingOutput`, for `print` and for rich."""
     return stream if isinstance(stream, LastingOutput) else cast("TextIO", LastingOutput(stream))
 
 
@@ -125,8 +125,10 @@ def _columns(stream: TextIO) -> int:
 def write_document(document: Document, options: argparse.Namespace) -> None:
     """Write the forms that --html and --markdown name, and print it, --width columns wide.
 
-    Files first, so that a closed pipe (`| head`), which is no error, loses none. Raises
-    RecordError.
+    Files come first, so that a closed pipe (`| head`), which is no error, loses none.
+
+    Raises:
+        RecordError: a file or stdout can't be written.
     """
     if options.html is not None:
         save(options.html, render_html(document).encode())
@@ -173,7 +175,7 @@ def refuse_to_overwrite(targets: Mapping[str, tuple[Path, str]]) -> None:
     A file of the same form may be overwritten, and so may an empty one or a device. Raises
     RecordError.
     """
-    taken: dict[Path, str] = {}
+    used: dict[Path, str] = {}
     for option, (path, form) in targets.items():
         where = f"{option} {shown(path)}"
         if path.name == "-":
@@ -192,17 +194,17 @@ def refuse_to_overwrite(targets: Mapping[str, tuple[Path, str]]) -> None:
                 f"{where}: the file that is there {what}, so it isn't overwritten; name "
                 "another path"
             )
-        other = taken.setdefault(whole, option)
+        other = used.setdefault(whole, option)
         if other != option:
             raise RecordError(f"{where}: {other} names the same file; give each its own")
 
 
 def _head(path: Path) -> tuple[bytes, bool]:
-    """How the file begins, and whether there is anything that could be lost."""
+    """Return how the file begins, and whether there is anything that could be lost."""
     if path.is_dir():
         raise IsADirectoryError(None, "it is a folder")
     if not path.exists():
-        nearest = next(each for each in path.absolute().parents if each.exists())
+        nearest = next(parent for parent in path.absolute().parents if parent.exists())
         if not nearest.is_dir() or not os.access(nearest, os.W_OK):
             raise PermissionError(None, f"{shown(nearest)} takes no files")
     if not path.is_file():
@@ -218,7 +220,7 @@ def _is_of(form: str, path: Path, head: bytes) -> bool:
         named = path.suffix.lower() in {".md", ".markdown"} and head[:1] not in b"{[<"
         return b"\0" not in head and (named or head.startswith(b"## "))
     marks = _MARKS[form]
-    return head[:1] == marks[0][:1] and any(each in head.lower() for each in marks)
+    return head[:1] == marks[0][:1] and any(mark in head.lower() for mark in marks)
 
 
 def _is_record(head: bytes) -> bool:

@@ -11,17 +11,17 @@ LONGEST = 600  # characters of a text: a name is whole, a damaged record's megab
 
 
 def count(number: int, noun: str) -> str:
-    """`1,234 rows`, `1 row`."""
+    """Return `1,234 rows`, `1 row`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def whole(value: float) -> str:
-    """`1,234`."""
+    """Return `1,234`."""
     return f"{value:,.0f}"
 
 
 def duration(seconds: float) -> str:
-    """`0.42 s`, `12.3 s`, `2 min 31 s`, `1 h 02 min`; a time that is no number as `unknown`."""
+    """Return `0.42 s`, `12.3 s`, `2 min 31 s`, `1 h 02 min`; `unknown` for NaN."""
     if not math.isfinite(seconds) or seconds < 0:
         return "unknown"
     if seconds < 10:
@@ -37,7 +37,7 @@ def duration(seconds: float) -> str:
 
 
 def memory(number: int) -> str:
-    """`0 B`, `512 B`, `64.0 KiB`, `1.2 GiB`."""
+    """Return `0 B`, `512 B`, `64.0 KiB`, `1.2 GiB`."""
     size, units = float(number), iter(("B", "KiB", "MiB", "GiB"))
     unit = next(units)
     while size >= 1024 and (larger := next(units, None)) is not None:
@@ -46,7 +46,7 @@ def memory(number: int) -> str:
 
 
 def ratio(value: float) -> str:
-    """An error over its bound in about three digits, never rounded across 0 or across 1."""
+    """Return an error over its bound in about three digits, never rounded across 0 or across 1."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else f"{value:.0f}"
     if value in (0, 1):
@@ -60,7 +60,7 @@ def ratio(value: float) -> str:
 
 
 def share(value: float) -> str:
-    """A share in per cent, never rounded to nothing or to all of it.
+    """Return a share in per cent, never rounded to nothing or to all of it.
 
     One of a roof that was measured may well be above all of it: `104.0 %`, `1250 %`.
     """
@@ -76,12 +76,12 @@ def share(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """A float in the digits that float32 holds."""
+    """Return a float in the digits that float32 holds."""
     return "NaN" if math.isnan(value) else f"{value:.{_DEFAULT_DIGITS}g}"
 
 
 def numerics_value(name: str, value: object) -> str:
-    """`name` where it is true, else `name 2^-11`, `name 3`, `no name`."""
+    """Return `name` where it is true, else `name 2^-11`, `name 3`, `no name`."""
     if isinstance(value, bool):
         return name if value else f"no {name}"
     if isinstance(value, float) and math.isfinite(value) and value != 0:
@@ -93,7 +93,7 @@ def numerics_value(name: str, value: object) -> str:
 
 
 def microseconds(value: float) -> str:
-    """A time in about four digits: `4.312`, `47.31`, `146.2`, `2,225.7`, `12,114`."""
+    """Return a time in about four digits: `4.312`, `47.31`, `146.2`, `2,225.7`, `12,114`."""
     if not abs(value) < _COUNTED:
         return number(value)
     digits = 3 if abs(value) < 10 else 2 if abs(value) < 100 else 1 if abs(value) < 10_000 else 0
@@ -101,12 +101,12 @@ def microseconds(value: float) -> str:
 
 
 def milliseconds(time_us: float) -> str:
-    """A time given in microseconds, of many calls: `3.474 ms`."""
+    """Return a time given in microseconds, of many calls: `3.474 ms`."""
     return f"{figure(time_us / 1e3, 4)} ms"
 
 
 def figure(value: float, digits: int = 3) -> str:
-    """A figure in so many digits, never cut before its point: `4,390`, `512`, `0.0213`."""
+    """Return a figure in so many digits, never cut before its point: `4,390`, `512`, `0.0213`."""
     if not 0 < abs(value) < _COUNTED:
         return number(value)
     after = max(0, digits - 1 - math.floor(math.log10(abs(value))))
@@ -114,12 +114,12 @@ def figure(value: float, digits: int = 3) -> str:
 
 
 def four_digits(value: float) -> str:
-    """`4,390`, `51.23`, `0.02130`."""
+    """Return `4,390`, `51.23`, `0.02130`."""
     return figure(value, 4)
 
 
 def energy(joules: float) -> str:
-    """`26.7 mJ`, `1.21 J`, `812 uJ`."""
+    """Return `26.7 mJ`, `1.21 J`, `812 uJ`."""
     for unit, size in (("J", 1.0), ("mJ", 1e-3)):
         if abs(joules) >= size:
             return f"{four_digits(joules / size)} {unit}"
@@ -127,25 +127,25 @@ def energy(joules: float) -> str:
 
 
 def times(value: float) -> str:
-    """How many times as long, as fast, as much: `0.952 x`, `1.00 x`, `12.3 x`, `1234 x`."""
+    """Return how many times as long, as fast, as much: `0.952 x`, `1.00 x`, `12.3 x`, `1234 x`."""
     if value >= 100:
         return f"{ratio(value)} x"
     return f"{value:.{3 if value < 1 else 2 if value < 10 else 1}f} x"
 
 
 def shown(text: object) -> str:
-    """`text` on one line, with what a terminal obeys (escapes, direction marks) spelled out."""
+    """Return a text on one line, with escapes and direction marks spelled out."""
     line = str(text)
     if line.isprintable():
         return line
     return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
-        for each in line
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in line
     )
 
 
 def cut(text: str, longest: int = LONGEST) -> str:
-    """`text` shown literally, cut where no name is as long."""
+    """Return `text` shown literally, cut where no name is as long."""
     if len(text) <= longest:
         return shown(text)
     return f"{shown(text[:longest])}... ({len(text) - longest:,} more characters)"

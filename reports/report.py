@@ -32,11 +32,18 @@ def part_of(
     baseline: str | None = None,
     against: Record | None = None,
 ) -> ReportPart:
-    """The record's part of a document.
+    """Return the record's part of a document.
 
-    baseline  of bench: also how long each kernel took of this one's time
-    against   of compile: also what changed since this record
-    Raises RecordError where the record isn't of the option's suite.
+    Args:
+        baseline: of bench: also how long each kernel took of this one's time.
+        against: of compile: also what changed since this record.
+
+    Raises:
+        RecordError: the record isn't of the option's suite.
+
+    Example:
+        >>> document = Document("Last night", [part_of(read(path)) for path in paths])
+        >>> Path("page.html").write_text(render_html(document))
     """
     _refuse(record, baseline, against)
     suite = record.header.suite
@@ -67,7 +74,7 @@ def print_report(
 
 
 def picture_of(record: Record, *, baseline: str | None = None) -> str:
-    """What a terminal shows of the report first, as SVG. Raises RecordError."""
+    """Return a terminal's summary of the report as SVG. Raises RecordError."""
 
     def show(console: Console) -> None:
         print_report(record, console, baseline=baseline)
@@ -76,7 +83,7 @@ def picture_of(record: Record, *, baseline: str | None = None) -> str:
 
 
 def roofline_svg(record: Record) -> str:
-    """The roofline as a file of its own. Raises RecordError where the record has none."""
+    """Return the roofline as a file of its own. Raises RecordError where the record has none."""
     figure = roofline(record)
     if figure is None:
         raise RecordError(
@@ -92,9 +99,9 @@ def _refuse(record: Record, baseline: str | None, against: Record | None) -> Non
         raise RecordError(
             f"{shown(record.path)}: a record of {suite}; --baseline takes one of bench"
         )
-    for each in (record, against) if against is not None else ():
-        if each.header.suite != "compile":
+    for one_record in (record, against) if against is not None else ():
+        if one_record.header.suite != "compile":
             raise RecordError(
-                f"{shown(each.path)}: a record of {each.header.suite}; --against takes two "
-                "of compile"
+                f"{shown(one_record.path)}: a record of {one_record.header.suite}; "
+                "--against takes two of compile"
             )

@@ -25,7 +25,7 @@ from kernel_workbench.kernels.feature_sets import feature_sets
 from kernel_workbench.kernels.registry import Kernel, all_kernels
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.cases import COVERINGS, GENERATED, TIERS
-from kernel_workbench.oracles.cases.covering import cover_pairs, cover_triples
+from kernel_workbench.oracles.cases.covering import cover_pairs, cover_together, cover_triples
 from kernel_workbench.oracles.op import Case, Op, Tier
 from kernel_workbench.suites.accuracy.own_cases import is_small
 
@@ -74,6 +74,7 @@ def covered(op: Op, beside: Iterable[Case], tier: Tier) -> list[Case]:
         for domain in domains:
             both = partial(_both, serves, within(domain))
             added += cover_pairs(op, both, (*present, *added), tier, GENERATED, of_options=True)
+        added += cover_together(op, serves, (*present, *added), tier, GENERATED)
         return added + cover_pairs(op, serves, (*present, *added), tier, GENERATED)
     for domain in (*(kernel.domain for kernel in kernels), *domains):
         added += cover_pairs(op, within(domain), (*present, *added), tier, GENERATED)

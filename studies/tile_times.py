@@ -18,11 +18,11 @@ import torch
 from kernel_workbench.kernels.attention.backward import _Backward
 from kernel_workbench.kernels.attention.forward import launch
 from kernel_workbench.kernels.attention.launch import Launcher
-from kernel_workbench.kernels.attention.problem import Problem
+from kernel_workbench.kernels.attention.problem import AttentionCall
 from kernel_workbench.kernels.attention.tile_model import (
     WIDEST_RF,
+    KernelTile,
     Pass,
-    Tile,
     cycles,
     generation_of,
     ranked,
@@ -45,7 +45,7 @@ class _Call:
             torch.randn(4, 4096, heads, d, dtype=torch.bfloat16, device=device) for _ in range(5)
         )
         lse = torch.full((4, heads, 4096), 9.0, device=device)
-        self.problem = Problem.of(q, k, v, Options())
+        self.problem = AttentionCall.of(q, k, v, Options())
         self.launcher = Launcher(self.problem, tf32=False)
         self.backward = _Backward(self.problem, do, out, lse, tf32=False)
         self.delta = torch.zeros_like(lse)
@@ -91,7 +91,7 @@ def main(most: int) -> None:
             if (one.dtype, one.max_d, one.sm) == ("bf16", d, generation.sm) and one.is_plain
         )
         tiles = dict.fromkeys((*order[:most], *order[most::4], current.tile))
-        times: dict[Tile, float] = {}
+        times: dict[KernelTile, float] = {}
         for tile in tiles:
             variant = replace(current, tile=tile)
             try:

@@ -1,4 +1,4 @@
-"""Attention, forward and backward, in Triton: kernels, their variants, and a function of them."""
+"""Attention, forward and backward, in Triton: kernels, their variants, and a function."""
 
 from kernel_workbench.kernels.attention.function import attention, attention_with_lse
 

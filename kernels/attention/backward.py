@@ -1,8 +1,9 @@
-"""ATTENTION_BACKWARD: `two_pass`, its tf32 twin, and `split_queries`, faster where keys are few.
+"""ATTENTION_BACKWARD: `two_pass`, its tf32 twin, and `split_queries`, faster with few keys.
 
-`two_pass` makes dq (and delta on its way), then dk and dv; each sum has one owner and one order, so
-it is bitwise repeatable. `split_queries` gives the owners of dk and dv help, in no order.
-Workspace: delta, and fp32 accumulators where a head is too wide for registers, or shares meet.
+`two_pass` computes dq (and delta in passing), then dk and dv; each sum has one owner and one order,
+so it is bitwise repeatable. `split_queries` spreads the sums of dk and dv over several programs, in
+no order. Workspace: delta, and fp32 accumulators if a head is too wide for registers or several
+programs share a sum.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from kernel_workbench.kernels.attention.option_gradients import (
     bias_gradient_kernel,
     sink_gradient_kernel,
 )
-from kernel_workbench.kernels.attention.problem import Problem
+from kernel_workbench.kernels.attention.problem import AttentionCall
 from kernel_workbench.kernels.attention.registration import (
     configurations_of_case,
     elements,
@@ -31,7 +32,7 @@ from kernel_workbench.kernels.attention.registration import (
     ours,
     variants_of_case,
 )
-from kernel_workbench.kernels.attention.tile_model import Pass, Tile
+from kernel_workbench.kernels.attention.tile_model import KernelTile, Pass
 from kernel_workbench.kernels.attention.variants import Variant, key_passes, names, pick
 from kernel_workbench.kernels.attention.wide_kernels import (
     key_gradients_wide_kernel,
@@ -45,18 +46,18 @@ from kernel_workbench.oracles.op import Case
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 
-_BIAS_TILE = Tile(64, 64, 4, 2)
+_BIAS_TILE = KernelTile(64, 64, 4, 2)
 _SINK_ROWS = 1024
 WIDEST_UNORDERED = 128
 _PROGRAMS_A_SM = 2
-_FEWEST_TILES = 4  # query tiles that are worth a program
+_FEWEST_TILES = 4  # the fewest query tiles of a program
 
 
 class _Backward:
     """The launches of one backward."""
 
     def __init__(
-        self, problem: Problem, do: Tensor, out: Tensor, lse: Tensor, *, tf32: bool
+        self, problem: AttentionCall, do: Tensor, out: Tensor, lse: Tensor, *, tf32: bool
     ) -> None:
         problem.check_gradients(do, out, lse)
         self.problem, self.do, self.out = problem, do, out
@@ -68,11 +69,11 @@ class _Backward:
         self.rows = {"lse_ptr": self.lse, "stride_lb": stride_lb, "stride_lh": stride_lh}
 
     def query_gradients(self, variant: Variant) -> tuple[Tensor, Tensor]:
-        """dq like q, and delta."""
+        """Compute dq like q, and delta."""
         problem, q = self.problem, self.problem.q
         programs = cdiv(problem.s_q, variant.tile.queries) * problem.b * problem.h_q
         wide = variant.accumulator == "gmem"
-        dq = _made_for(q, wide=wide)
+        dq = _gradient_memory(q, wide=wide)
         delta = launch_delta(self.out, self.do) if wide else torch.empty_like(self.lse)
         rows = {**self.rows, "delta_ptr": delta}
         launch = self.launcher.launch
@@ -84,10 +85,10 @@ class _Backward:
         return dq.to(q.dtype), delta
 
     def key_gradients(self, variant: Variant, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """dk like k and dv like v, from one walk over the queries."""
+        """Compute dk like k and dv like v, from one walk over the queries."""
         problem, k, v = self.problem, self.problem.k, self.problem.v
         wide = variant.accumulator == "gmem"
-        dk, dv = _made_for(k, wide=wide), _made_for(v, wide=wide)
+        dk, dv = _gradient_memory(k, wide=wide), _gradient_memory(v, wide=wide)
         if wide:
             programs = cdiv(problem.s_kv, variant.tile.keys) * problem.b * problem.h_kv
             self.launcher.launch(
@@ -99,22 +100,22 @@ class _Backward:
         return dk.to(k.dtype), dv.to(v.dtype)
 
     def one_key_gradient(self, variant: Variant, delta: Tensor) -> Tensor:
-        """dk, or dv, in a walk of its own: for heads too wide to hold both accumulators."""
-        made = _made_for(self.problem.k if variant.kind == "dk" else self.problem.v)
-        self._walk(variant, delta, made, made)
-        return made
+        """Compute dk, or dv, in its own walk: for heads too wide for both accumulators."""
+        gradient = _gradient_memory(self.problem.k if variant.kind == "dk" else self.problem.v)
+        self._walk(variant, delta, gradient, gradient)
+        return gradient
 
     def split_key_gradients(self, variant: Variant, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """dk and dv, added up in fp32 in no order by as many programs as fill the device."""
+        """Add up dk and dv in fp32 in no order, by as many programs as fill the device."""
         k, v, splits = self.problem.k, self.problem.v, self._splits(variant)
         if splits == (1, 1):
             return self.key_gradients(variant, delta)
-        dk, dv = _made_for(k, wide=True), _made_for(v, wide=True)
+        dk, dv = _gradient_memory(k, wide=True), _gradient_memory(v, wide=True)
         self._walk(variant, delta, dk, dv, splits=splits)
         return dk.to(k.dtype), dv.to(v.dtype)
 
     def _splits(self, variant: Variant) -> tuple[int, int]:
-        """Over how many programs a group's heads, and then a head's query tiles, are spread."""
+        """Return the numbers of programs that share a group's heads, and a head's query tiles."""
         problem, tile = self.problem, variant.tile
         owners = cdiv(problem.s_kv, tile.keys) * problem.b * problem.h_kv
         wanted = cdiv(_PROGRAMS_A_SM * multiprocessors(self.do.device), max(1, owners))
@@ -142,7 +143,7 @@ class _Backward:
         )  # fmt: skip
 
     def bias_gradient(self, keys: Variant, delta: Tensor) -> Tensor | None:
-        """dbias, packed, in the shape that the bias was given in; products as `keys` has them."""
+        """Compute dbias, packed, in the shape of the given bias; products as in `keys`."""
         problem = self.problem
         bias = problem.options.bias
         if bias is None:
@@ -164,7 +165,7 @@ class _Backward:
 
 
 def sink_gradient(sink: Tensor, lse: Tensor, delta: Tensor) -> Tensor:
-    """dsink [h_q] in fp32; lse and delta [b, h_q, s_q], packed."""
+    """Return dsink [h_q] in fp32; lse and delta [b, h_q, s_q], packed."""
     dsink = torch.empty_like(sink)
     b, h_q, s_q = lse.shape
     stride_lb, stride_lh, _ = lse.stride()
@@ -176,8 +177,8 @@ def sink_gradient(sink: Tensor, lse: Tensor, delta: Tensor) -> Tensor:
     return dsink
 
 
-def _made_for(like: Tensor, *, wide: bool = False) -> Tensor:
-    """Where a gradient goes, packed; wide: fp32 zeros that shares of it are added to."""
+def _gradient_memory(like: Tensor, *, wide: bool = False) -> Tensor:
+    """Return packed memory for a gradient; wide: fp32 zeros, to which programs add."""
     if wide:
         return torch.zeros(like.shape, dtype=torch.float32, device=like.device)
     return torch.empty(like.shape, dtype=like.dtype, device=like.device)
@@ -185,17 +186,23 @@ def _made_for(like: Tensor, *, wide: bool = False) -> Tensor:
 
 def backward(
     do: Tensor,
-    problem: Problem,
+    problem: AttentionCall,
     out: Tensor,
     lse: Tensor,
     *,
     tf32: bool = False,
     ordered: bool = True,
 ) -> Gradients:
-    """dq, dk, dv, dbias and dsink, by the first variants that fit.
+    """Return dq, dk, dv, dbias and dsink, by the first variants that fit.
 
-    ordered: bitwise repeatable. Else dk and dv are added up in no order, faster where owners of
-    keys are few.
+    Args:
+        do: gradient of out, [b, s_q, h_q, d_v].
+        problem: the checked arguments of the forward.
+        out: [b, s_q, h_q, d_v].
+        lse: [b, h_q, s_q] in fp32.
+        ordered: True: bitwise repeatable; False: dk and dv are added in no order, which is faster
+        if few programs own keys.
+        tf32: products take tf32 operands.
     """
     launches = _Backward(problem, do, out, lse, tf32=tf32)
     need = launches.need
@@ -215,7 +222,7 @@ def backward(
 
 
 def _names(dtypes: tuple[str, ...], sm: int) -> tuple[str, ...]:
-    """The names of all variants of a backward."""
+    """Return the names of all variants of a backward."""
     kinds: tuple[Pass, ...] = ("dq", "dkdv", "dk", "dv")
     return tuple(name for kind in kinds for name in names(kind, dtypes, sm))
 
@@ -224,12 +231,12 @@ _WAYS: tuple[tuple[Pass, ...], ...] = (("dq", "dkdv"), ("dq", "dk", "dv"))
 
 
 def _workspace(case: Case) -> int:
-    """delta and a packed lse; for wide heads fp32 accumulators of dq, dk and dv."""
+    """Return the bytes of delta and a packed lse; for wide heads also fp32 accumulators."""
     return 2 * 4 * (elements(case, "dq") // case.size("d")) + 4 * gathered_elements(case)
 
 
 def _split_workspace(case: Case) -> int:
-    """delta, a packed lse, and dk and dv in fp32."""
+    """Return the bytes of delta, a packed lse, and dk and dv in fp32."""
     rows = 2 * 4 * (elements(case, "dq") // case.size("d"))
     return rows + 4 * (elements(case, "dk") + elements(case, "dv"))
 
@@ -251,8 +258,8 @@ def two_pass(
     lse: Tensor,
     **given: Any,
 ) -> Gradients:
-    """dq, then dk and dv, each summed by one owner in one order."""
-    return backward(do, Problem.of(q, k, v, Options(**given)), out, lse)
+    """Compute dq, then dk and dv, each summed by one owner in one order."""
+    return backward(do, AttentionCall.of(q, k, v, Options(**given)), out, lse)
 
 
 @ours(
@@ -273,8 +280,8 @@ def two_pass_tf32(
     lse: Tensor,
     **given: Any,
 ) -> Gradients:
-    """As `two_pass`, for fp32 on tensor cores: operands of products lose all but 10 bits."""
-    return backward(do, Problem.of(q, k, v, Options(**given)), out, lse, tf32=True)
+    """Compute as `two_pass`, for fp32 on tensor cores: operands of products keep 10 bits."""
+    return backward(do, AttentionCall.of(q, k, v, Options(**given)), out, lse, tf32=True)
 
 
 @ours(
@@ -295,8 +302,9 @@ def split_queries(
     lse: Tensor,
     **given: Any,
 ) -> Gradients:
-    """As `two_pass`, the walk over queries spread over programs that add to dk and dv atomically.
+    """Compute as `two_pass`, with programs that add to dk and dv atomically.
 
-    Faster where keys are short or many heads share them, and not bitwise repeatable.
+    Several programs share the walk over queries. The kernel is faster if keys are few or many heads
+    share them, and isn't bitwise repeatable.
     """
-    return backward(do, Problem.of(q, k, v, Options(**given)), out, lse, ordered=False)
+    return backward(do, AttentionCall.of(q, k, v, Options(**given)), out, lse, ordered=False)

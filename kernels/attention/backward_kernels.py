@@ -18,8 +18,8 @@ import triton.language as tl
 from kernel_workbench.kernels.attention.launch import compiled_twice
 from kernel_workbench.kernels.attention.scores import (
     LOG2E,
-    Options,
-    Scores,
+    HeadScores,
+    ScoreOptions,
     batch_in_memory,
     head_of,
     kept,
@@ -39,7 +39,7 @@ from kernel_workbench.kernels.attention.scores import (
 
 @triton.jit
 def row_statistics(lse_ptr, delta_ptr, offs_m, s_q):
-    """lse and delta of a block of rows; lse is +inf, and so P 0, in rows that have no keys."""
+    """Load lse and delta of a block of rows; lse is +inf, and so P 0, in rows without keys."""
     there = offs_m < s_q
     lse = tl.load(lse_ptr + offs_m, mask=there, other=float("inf"))
     delta = tl.load(delta_ptr + offs_m, mask=there, other=0.0)
@@ -51,9 +51,9 @@ def gradient_tile(
     x, dp, lse, delta, scores, mask, start_m, start_n,
     MASKED: tl.constexpr, TRANSPOSED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """w P, dS and dX of a tile x = q k^T, dp = do v^T; TRANSPOSED: of their transposes.
+    """Return w P, dS and dX of a tile x = q k^T, dp = do v^T; TRANSPOSED: of their transposes.
 
-    lse and delta broadcast to x; where scores aren't natural, lse is in base 2 as well.
+    lse and delta broadcast to x; if scores aren't natural, lse is in base 2 as well.
     """
     options = scores.options
     queries = start_m + tl.arange(0, BLOCK_M)
@@ -89,7 +89,7 @@ def gradient_tile(
         dp = tl.where(keep, dp * options.keep_scale, 0.0)
     ds = p * (dp - delta)
     if MASKED:
-        # Beyond the mask dp may be NaN, of keys or queries that don't concern the tile.
+        # Beyond the mask dp may be NaN, from keys or queries outside of the tile's pairs.
         ds = tl.where(attends, ds, 0.0)
     dx = ds
     if options.SOFTCAP:
@@ -141,7 +141,7 @@ def _key_gradient_tiles(
     WIDE: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv after the query tiles first to last, of those with a mask or of the others."""
+    """Add query tiles first to last to dk and dv: the tiles with a mask, or the others."""
     offs_m = tl.arange(0, BLOCK_M)
     offs_d = tl.arange(0, BLOCK_D)
     offs_dv = tl.arange(0, BLOCK_DV)
@@ -186,7 +186,7 @@ def _key_gradient_tiles(
 
 @triton.jit
 def _share(count, split, splits, SPLIT: tl.constexpr):
-    """The first and last of `count` that a split has: all of them without splits."""
+    """Return the first and last of `count` items of a split; without splits, all of them."""
     first, last = 0, count
     if SPLIT:
         share = tl.cdiv(count, splits)
@@ -199,7 +199,7 @@ def _share(count, split, splits, SPLIT: tl.constexpr):
 def _leave(
     head, gradient, rows, columns, width, there, stored, dtype: tl.constexpr, SPLIT: tl.constexpr
 ):
-    """Store a block of a gradient, or add it to what is there; keys that nobody asks for get 0."""
+    """Store a block of a gradient, or add it to memory; keys without queries get 0."""
     gradient = tl.where(there[:, None], gradient, 0.0).to(dtype)
     ptrs = head.base + rows.to(tl.int64)[:, None] * head.stride_m + columns[None, :]
     mask = stored[:, None] & (columns[None, :] < width)
@@ -224,13 +224,13 @@ def _key_gradients(
     VECTOR: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """dk [b, s_kv, h_kv, d] with DK, dv [b, s_kv, h_kv, d_v] with DV, from one walk.
+    """Compute dk [b, s_kv, h_kv, d] with DK, dv [b, s_kv, h_kv, d_v] with DV, in one walk.
 
-    SPLIT: a program walks a share of the group's heads and of their query tiles, and adds what it
-    gets to fp32 zeros by atomics. Strides of do, q, k, v, dk and dv, and d and d_v, arrive divided
+    SPLIT: a program walks over a share of the group's heads and of their query tiles, and adds its
+    sums to fp32 zeros by atomics. Strides of do, q, k, v, dk and dv, and d and d_v, arrive divided
     by VECTOR: see `head_of`.
     """
-    options = Options(
+    options = ScoreOptions(
         bias_ptr=bias_ptr, stride_bb=stride_bb, stride_bh=stride_bh, stride_bm=stride_bm,
         stride_bn=stride_bn, slopes_ptr=slopes_ptr, scale=scale, softcap=softcap,
         keep_scale=keep_scale, seed_low=seed_low, seed_high=seed_high, threshold=threshold,
@@ -292,7 +292,7 @@ def _key_gradients(
         )  # fmt: skip
         statistics = batch * stride_lb + head * stride_lh + start_q
         bias_offset, slope = terms_of(options, batch, head)
-        scores = Scores(options, bias_offset, slope, number * h_q + head.to(tl.int32))
+        scores = HeadScores(options, bias_offset, slope, number * h_q + head.to(tl.int32))
         for masked in tl.static_range(2):
             walked = tiles_walked(tiles, masked)
             first, last = _share(walked, tile_split, tile_splits, SPLIT)
@@ -330,7 +330,7 @@ def _query_gradient_tiles(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """dq after the key tiles that need a mask, or after the others."""
+    """Add key tiles to dq: the tiles that need a mask, or the others."""
     offs_n = tl.arange(0, BLOCK_N)
     offs_d = tl.arange(0, BLOCK_D)
     offs_dv = tl.arange(0, BLOCK_DV)
@@ -374,11 +374,11 @@ def _query_gradients(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """dq [b, s_q, h_q, d], and delta on the way, which the pass over keys then reads.
+    """Compute dq [b, s_q, h_q, d], and delta in passing, for the pass over keys.
 
     Strides, d and d_v arrive divided by VECTOR: see `head_of`.
     """
-    options = Options(
+    options = ScoreOptions(
         bias_ptr=bias_ptr, stride_bb=stride_bb, stride_bh=stride_bh, stride_bm=stride_bm,
         stride_bn=stride_bn, slopes_ptr=slopes_ptr, scale=scale, softcap=softcap,
         keep_scale=keep_scale, seed_low=seed_low, seed_high=seed_high, threshold=threshold,
@@ -433,7 +433,7 @@ def _query_gradients(
         lse *= LOG2E
         dq_scale = scale * (1.0 / LOG2E)
     bias_offset, slope = terms_of(options, batch, head)
-    scores = Scores(options, bias_offset, slope, batch_head)
+    scores = HeadScores(options, bias_offset, slope, batch_head)
     mask = mask_of(s_q, s_kv, left, right, bottom_right)
     tiles = key_tiles(mask, start_m, tl.minimum(start_m + BLOCK_M, s_q) - 1, BLOCK_N)
     dq = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)

@@ -1,7 +1,7 @@
-"""ATTENTION_DELTA: delta = rowsum(out do), bound by memory, by loads as wide as its tensors allow.
+"""ATTENTION_DELTA: delta = rowsum(out do), bound by memory, by the widest possible loads.
 
-16-byte loads need addresses, strides and rows that are multiples of 16 bytes; where they aren't,
-the widest power of two that divides them all is taken, down to single elements.
+16-byte loads need addresses, strides and rows that are multiples of 16 bytes; otherwise the widest
+power of two that divides them all is taken, down to single elements.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DeltaVariant:
 
     @property
     def name(self) -> str:
-        """As in `delta_bf16_16bytes`."""
+        """The name, for example `delta_bf16_16bytes`."""
         return f"delta_{self.dtype}_{self.width}bytes"
 
 
@@ -62,7 +62,7 @@ def _variant(case: Case, sm: int) -> str:
 
 
 def launch_delta(out: Tensor, do: Tensor) -> Tensor:
-    """delta [b, h, s] in fp32 of out and do [b, s, h, d_v], whatever their strides."""
+    """Return delta [b, h, s] in fp32 from out and do [b, s, h, d_v] with any strides."""
     b, s, h, d_v = out.shape
     delta = torch.empty((b, h, s), dtype=torch.float32, device=out.device)
     vector = vector_elements(out, do)
@@ -89,7 +89,10 @@ def launch_delta(out: Tensor, do: Tensor) -> Tensor:
     workspace=lambda _: 0,
 )
 def delta(out: Tensor, do: Tensor) -> tuple[Tensor]:
-    """A tile of rows a program. Raises AttentionError where out and do differ in shape or kind."""
+    """Compute a tile of rows a program.
+
+    Raises AttentionError if out and do differ in shape, dtype or device.
+    """
     if out.shape != do.shape or out.dim() != 4:
         raise AttentionError(
             f"out and do must have one shape of 4 axes, got {tuple(out.shape)} and "

@@ -1,9 +1,9 @@
-"""What attention's compiled code is expected to be, on each generation.
+"""Expectations about attention's compiled code, on each generation.
 
-Spilled registers are bytes that a thread stores. Tiles were chosen on an H200 by time, so what is
-spilled there is held to what it was (docs/decisions/0029): a few bytes outside of the loop cost it
-nothing. Elsewhere a model chose it, and a block fits. Triton doesn't use tensor cores on sm 75,
-where products are unrolled over FMA units; so is fp32 everywhere.
+Spills are bytes of registers that a thread stores. Tiles for the H200 were chosen by time, so their
+spills are only limited to the measured values (docs/decisions/0029): a few bytes outside of the
+loop cost nothing there. Elsewhere a model chose the tiles, and a block must fit. Triton doesn't use
+tensor cores on sm 75 and unrolls products over FMA units there, as it does for fp32 everywhere.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ATTENTION_FORWARD: `flash` and its tf32 twin.
 
-Both write out packed in the order (b, s, h, d). Bitwise repeatable, and a row's bits depend on no
-other batch or head.
+Both write out packed in the order (b, s, h, d). They are bitwise repeatable, and a row's bits don't
+depend on other batches or heads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from kernel_workbench.kernels.attention import launch_plan
 from kernel_workbench.kernels.attention.forward_kernel import forward_kernel
 from kernel_workbench.kernels.attention.launch import Launcher
-from kernel_workbench.kernels.attention.problem import Problem
+from kernel_workbench.kernels.attention.problem import AttentionCall
 from kernel_workbench.kernels.attention.registration import (
     configurations_of_case,
     elements,
@@ -34,7 +34,7 @@ Forward = tuple[Tensor, Tensor]
 
 
 def launch(launcher: Launcher, variant: Variant, key: launch_plan.Key | None = None) -> Forward:
-    """out and lse, by one variant; key: what a plan of its launch is kept under, if it has one."""
+    """Compute out and lse by one variant; key: the key of the launch's plan, if it has one."""
     problem = launcher.problem
     b, s_q, h_q, _ = problem.q.shape
     out = problem.q.new_empty((b, s_q, h_q, problem.d_v))
@@ -47,22 +47,22 @@ def launch(launcher: Launcher, variant: Variant, key: launch_plan.Key | None = N
         wide = {"acc_ptr": acc, "scale": problem.scale}
         launcher.launch(forward_wide_kernel, programs, variant, {"out": out}, **wide, **rows)
     else:
-        made = launcher.launch(forward_kernel, programs, variant, {"out": out}, **rows)
-        if made is not None:
-            launch_plan.keep(key, *made, (problem.q, problem.k, problem.v, out, lse))
+        launched = launcher.launch(forward_kernel, programs, variant, {"out": out}, **rows)
+        if launched is not None:
+            launch_plan.keep(key, *launched, (problem.q, problem.k, problem.v, out, lse))
     return out, lse
 
 
 def flash_forward(
-    problem: Problem, *, tf32: bool = False, key: launch_plan.Key | None = None
+    problem: AttentionCall, *, tf32: bool = False, key: launch_plan.Key | None = None
 ) -> Forward:
-    """out [b, s_q, h_q, d_v] like q and lse [b, h_q, s_q], by the first variant that fits."""
+    """Compute out [b, s_q, h_q, d_v] and lse [b, h_q, s_q], by the first variant that fits."""
     launcher = Launcher(problem, tf32=tf32)
     return launch(launcher, pick("fwd", launcher.need), key)
 
 
 def _workspace(case: Case) -> int:
-    """fp32 accumulators like out, where a head is too wide for registers; else nothing."""
+    """Return the bytes of fp32 accumulators if a head is too wide for registers, else 0."""
     wide = max(case.size("d"), case.size("d_v")) > WIDEST_RF
     return 4 * elements(case, "out") if wide else 0
 
@@ -76,8 +76,8 @@ def _workspace(case: Case) -> int:
     workspace=_workspace,
 )
 def flash(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Forward:
-    """A block of queries a program, whole operands in fp32."""
-    return flash_forward(Problem.of(q, k, v, Options(**given)))
+    """Compute a block of queries a program, with whole operands in fp32."""
+    return flash_forward(AttentionCall.of(q, k, v, Options(**given)))
 
 
 @ours(
@@ -90,5 +90,5 @@ def flash(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Forward:
     tf32=True,
 )
 def flash_tf32(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Forward:
-    """As `flash`, for fp32 on tensor cores: operands of products lose all but 10 bits."""
-    return flash_forward(Problem.of(q, k, v, Options(**given)), tf32=True)
+    """Compute as `flash`, for fp32 on tensor cores: operands of products keep 10 bits."""
+    return flash_forward(AttentionCall.of(q, k, v, Options(**given)), tf32=True)

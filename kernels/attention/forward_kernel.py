@@ -15,8 +15,8 @@ from kernel_workbench.kernels.attention.launch import compiled_twice
 from kernel_workbench.kernels.attention.scores import (
     LN2,
     LOG2E,
-    Options,
-    Scores,
+    HeadScores,
+    ScoreOptions,
     batch_in_memory,
     head_of,
     kept,
@@ -38,7 +38,7 @@ def softmax_step(
     x, m_i, l_i, scores, mask, offs_m, start_n,
     MASKED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """One tile of x = q k^T: its weights p (dropped ones 0), the new m and l, and acc's factor.
+    """Return weights p of one tile x = q k^T (dropped ones 0), the new m and l, and acc's factor.
 
     offs_m [BLOCK_M, 1] are the rows' queries.
     """
@@ -72,7 +72,7 @@ def softmax_step(
 
 @triton.jit
 def finish(m_i, l_i, sink_ptr, head, options):
-    """What to multiply the accumulator by, the sink's share in it, and each row's natural lse."""
+    """Return the accumulator's factor, the sink's share in it, and each row's natural lse."""
     m_used = tl.where(m_i == float("-inf"), 0.0, m_i)
     factor = tl.full(m_i.shape, 1.0, tl.float32)
     if sink_ptr is not None:
@@ -99,7 +99,7 @@ def forward_tiles(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """acc, m and l after the key tiles that need a mask, or after the others."""
+    """Return acc, m and l after the key tiles that need a mask, or after the others."""
     offs_n = tl.arange(0, BLOCK_N)
     offs_d = tl.arange(0, BLOCK_D)
     offs_dv = tl.arange(0, BLOCK_DV)
@@ -133,7 +133,7 @@ def forward_walk(
     EVEN_D: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """out and lse of a block of rows, over its tiles. offs_m [BLOCK_M]; head as `scores` has it."""
+    """Return out and lse of a block of rows. offs_m [BLOCK_M]; head as in `scores`."""
     m_i = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     l_i = tl.zeros((BLOCK_M,), tl.float32)
     acc = tl.zeros((BLOCK_M, BLOCK_DV), tl.float32)
@@ -160,11 +160,11 @@ def _forward(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """out [b, s_q, h_q, d_v] and lse [b, h_q, s_q].
+    """Compute out [b, s_q, h_q, d_v] and lse [b, h_q, s_q].
 
     Strides of q, k, v and out, d and d_v arrive divided by VECTOR: see `head_of`.
     """
-    options = Options(
+    options = ScoreOptions(
         bias_ptr=bias_ptr, stride_bb=stride_bb, stride_bh=stride_bh, stride_bm=stride_bm,
         stride_bn=stride_bn, slopes_ptr=slopes_ptr, scale=scale, softcap=softcap,
         keep_scale=keep_scale, seed_low=seed_low, seed_high=seed_high, threshold=threshold,
@@ -201,7 +201,7 @@ def _forward(
     )  # fmt: skip
     q = load_rows(q_head, rows, offs_d, there[:, None] & (offs_d[None, :] < d))
     bias_offset, slope = terms_of(options, batch, head)
-    scores = Scores(options, bias_offset, slope, batch_head)
+    scores = HeadScores(options, bias_offset, slope, batch_head)
     mask = mask_of(s_q, s_kv, left, right, bottom_right)
     tiles = key_tiles(mask, start_m, tl.minimum(start_m + BLOCK_M, s_q) - 1, BLOCK_N)
     out, lse = forward_walk(

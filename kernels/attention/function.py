@@ -1,10 +1,10 @@
 """`attention(q, k, v, ...)`: attention as a function with gradients, for use in a model.
 
-Two operators of torch.library carry it, so that torch.compile, autograd and torch's own checks
-(`torch.library.opcheck`, `torch.autograd.gradcheck` in fp32) see what they expect. First
-derivatives alone: a second one is refused. A call that isn't traced takes less of the host's time:
-a third operator is the forward without a gradient, and a function of torch.autograd gives it one
-where a tensor asks for it (decision 0043).
+Two operators of torch.library implement it, for torch.compile, autograd and torch's own checks
+(`torch.library.opcheck`, `torch.autograd.gradcheck` in fp32). Only first derivatives exist: a
+second one is refused. A call that isn't traced takes less host time: it uses a third operator, the
+forward without a gradient, and a function of torch.autograd if a tensor requires a gradient
+(decision 0043).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from kernel_workbench.kernels.attention import hopper, hopper_backward, launch_p
 from kernel_workbench.kernels.attention.backward import WIDEST_UNORDERED, Gradients, backward
 from kernel_workbench.kernels.attention.forward import Forward, flash_forward
 from kernel_workbench.kernels.attention.problem import (
+    AttentionCall,
     AttentionError,
-    Problem,
     check_options,
     check_shapes,
 )
@@ -77,30 +77,30 @@ _SCHEMA = ", ".join(
 
 
 def _new_library() -> torch.library.Library:
-    """Where the operators are defined. What an earlier import of this module defined makes room.
+    """Return the library of the operators, without definitions of an earlier import of this module.
 
-    torch holds on to it otherwise; its own `custom_op` does the same.
+    torch would keep these otherwise; its own `custom_op` removes them too.
     """
     operators: Any = torch.ops.kernel_workbench
     if "_attention" in vars(operators):
         operators._attention._destroy()  # noqa: SLF001
-    made = torch.library.Library("kernel_workbench", "FRAGMENT")
-    operators._attention = made  # noqa: SLF001
-    return made
+    library = torch.library.Library("kernel_workbench", "FRAGMENT")
+    operators._attention = library  # noqa: SLF001
+    return library
 
 
 _library = _new_library()
 
 
 def packed(
-    given: Mapping[str, Any], *, deterministic: bool = True, precision: Precision = "ieee"
+    options: Mapping[str, Any], *, deterministic: bool = True, precision: Precision = "ieee"
 ) -> tuple[list[Tensor | None], dict[str, object]]:
-    """The options as an operator is given them: its tensors, if any, and the rest by name."""
-    settings: dict[str, object] = dict(given)
+    """Return the options as operators take them: tensors in order, and the rest by name."""
+    settings: dict[str, object] = dict(options)
     tensors: Any = [settings.pop(name, None) for name in _TENSORS]
     if all(tensor is None for tensor in tensors):
         tensors = []
-    window = given.get("window")
+    window = options.get("window")
     if window is not None:
         settings["window"] = [-1 if side is None else side for side in window]
     if not deterministic:
@@ -110,19 +110,19 @@ def packed(
     return tensors, settings
 
 
-def _given(tensors: Sequence[Tensor | None], settings: Mapping[str, Any]) -> Options:
-    """What `packed` took apart."""
+def _options_of(tensors: Sequence[Tensor | None], settings: Mapping[str, Any]) -> Options:
+    """Return the options that `packed` split."""
     # torch leaves out tensors at the end that are None.
-    given = {**dict(zip(_TENSORS, tensors, strict=False)), **settings}
-    given.pop("deterministic", None)
-    given.pop("precision", None)
-    if given.get("window") is not None:
-        given["window"] = tuple(None if side < 0 else side for side in given["window"])
-    return Options(**given)
+    named = {**dict(zip(_TENSORS, tensors, strict=False)), **settings}
+    named.pop("deterministic", None)
+    named.pop("precision", None)
+    if named.get("window") is not None:
+        named["window"] = tuple(None if side < 0 else side for side in named["window"])
+    return Options(**named)
 
 
 def _define(name: str, tensors: str, results: int) -> Any:
-    """An operator of these tensors and the options."""
+    """Define an operator of these tensors and the options."""
     returned = ", ".join(["Tensor"] * results)
     _library.define(
         f"{name}({tensors}, {_SCHEMA}) -> ({returned})", tags=(torch.Tag.pt2_compliant_tag,)
@@ -137,15 +137,18 @@ backward_operator = _define("attention_backward", f"Tensor do, {_QKV}, Tensor ou
 _ON_ANY_DEVICE = "CompositeExplicitAutograd"
 
 
-def _forward(problem: Problem, *, tf32: bool) -> Forward:
-    """out [b, s_q, h_q, d_v] like q and lse [b, h_q, s_q], on every generation."""
+def _forward(problem: AttentionCall, *, tf32: bool) -> Forward:
+    """Compute out [b, s_q, h_q, d_v] like q and lse [b, h_q, s_q], on every generation."""
     if serves(problem) and not tf32:
         return split_forward(problem)
     return flash_forward(problem, tf32=tf32)
 
 
 def _outside_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.compiler.disable` from the first call on: it imports the compiler, for a second."""
+    """Return `torch.compiler.disable` of a function, applied at the first call.
+
+    Importing the compiler takes a second.
+    """
     disabled = cache(lambda: torch.compiler.disable(function))
 
     @wraps(function)
@@ -155,8 +158,8 @@ def _outside_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def forward(problem: Problem, *, tf32: bool, key: launch_plan.Key | None = None) -> Forward:
-    """As `_forward`, by the kernel that dispatch takes; key: what its plan is kept under."""
+def forward(problem: AttentionCall, *, tf32: bool, key: launch_plan.Key | None = None) -> Forward:
+    """Compute as `_forward` by the kernel that dispatch takes; key: the key of its launch plan."""
     if serves(problem) and not tf32:
         return split_forward(problem)
     if hopper.serves(problem):
@@ -170,7 +173,7 @@ def forward(problem: Problem, *, tf32: bool, key: launch_plan.Key | None = None)
 def _run_forward(
     q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor | None, **settings: Any
 ) -> tuple[Tensor, Tensor]:
-    """out and lse."""
+    """Return out and lse."""
     key = None
     # A seed is another one at each call.
     if "dropout_p" not in settings and not any(tensor is not None for tensor in tensors):
@@ -178,7 +181,7 @@ def _run_forward(
         planned = launch_plan.forward(key, q, k, v)
         if planned is not None:
             return planned
-    problem = Problem.of(q, k, v, _given(tensors, settings))
+    problem = AttentionCall.of(q, k, v, _options_of(tensors, settings))
     reason = unlaunchable(q)
     if reason is not None:
         raise AttentionError(reason)
@@ -186,9 +189,9 @@ def _run_forward(
 
 
 def _gradients(
-    do: Tensor, problem: Problem, out: Tensor, lse: Tensor, *, tf32: bool, ordered: bool
+    do: Tensor, problem: AttentionCall, out: Tensor, lse: Tensor, *, tf32: bool, ordered: bool
 ) -> Gradients:
-    """dq, dk, dv, dbias and dsink, by the kernels that dispatch takes; ordered: repeatable."""
+    """Compute dq, dk, dv, dbias and dsink as dispatch does; ordered: repeatable."""
     if hopper_backward.serves(problem, do, ordered=ordered):
         return hopper_backward.hopper_gradients(do, problem, out, lse, ordered=ordered)
     return backward(do, problem, out, lse, tf32=tf32, ordered=ordered)
@@ -200,7 +203,7 @@ def _(
     q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor | None, **settings: Any
 ) -> tuple[Tensor, Tensor]:
     check_shapes(q, k, v)
-    check_options(q, _given(tensors, settings))
+    check_options(q, _options_of(tensors, settings))
     b, s_q, h_q, _ = q.shape
     lse = q.new_empty((b, h_q, s_q), dtype=torch.float32)
     return q.new_empty((b, s_q, h_q, v.shape[3])), lse
@@ -218,8 +221,8 @@ def _run_backward(
     *tensors: Tensor | None,
     **settings: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """dq, dk, dv, dbias and dsink; what there isn't a gradient of is empty."""
-    problem = Problem.of(q, k, v, _given(tensors, settings))
+    """Return dq, dk, dv, dbias and dsink; a gradient that doesn't exist is an empty tensor."""
+    problem = AttentionCall.of(q, k, v, _options_of(tensors, settings))
     dq, dk, dv, dbias, dsink = _gradients(
         do,
         problem,
@@ -241,15 +244,15 @@ def _run_backward(
 
 @torch.library.register_fake("kernel_workbench::attention_backward", lib=_library)
 def _(
-    do: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Tensor | None, **settings: object
+    do: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor | None, **settings: object
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     del do, settings
-    given = dict(zip(_TENSORS, others[2:], strict=False))
+    options = dict(zip(_TENSORS, rest[2:], strict=False))
 
     def like(tensor: Tensor | None) -> Tensor:
         return q.new_empty(0) if tensor is None else tensor.new_empty(tensor.shape)
 
-    return like(q), like(k), like(v), like(given.get("bias")), like(given.get("sink"))
+    return like(q), like(k), like(v), like(options.get("bias")), like(options.get("sink"))
 
 
 def _save(
@@ -266,9 +269,9 @@ def _save(
 def _differentiate(ctx: Any, do: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     q, k, v, *tensors, out, lse = ctx.saved_tensors
     dq, dk, dv, dbias, dsink = backward_operator(do, q, k, v, out, lse, *tensors, **ctx.settings)
-    made = {"bias": dbias, "sink": dsink}
-    given = zip(_TENSORS, tensors, strict=False)
-    rest = (None if tensor is None else made.get(name) for name, tensor in given)
+    gradients = {"bias": dbias, "sink": dsink}
+    named = zip(_TENSORS, tensors, strict=False)
+    rest = (None if tensor is None else gradients.get(name) for name, tensor in named)
     return dq, dk, dv, *rest
 
 
@@ -293,20 +296,20 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
-        """Of q, k, v, the options that are tensors, and the rest."""
+        """Compute out and lse from q, k, v, the tensor options, and the other options."""
         *tensors, settings = inputs
-        made: tuple[Tensor, Tensor] = forward_only_operator(*tensors, **settings)
-        return made
+        outputs: tuple[Tensor, Tensor] = forward_only_operator(*tensors, **settings)
+        return outputs
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        """As the operator's."""
+        """Save tensors as the operator does."""
         *tensors, settings = inputs
         _save(ctx, tuple(tensors), settings, output)
 
     @staticmethod
     def backward(ctx: Any, do: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        """As the operator's; the options that are no tensors have no gradient."""
+        """Compute gradients as the operator does; options that aren't tensors have none."""
         return *_differentiate(ctx, do, _), None
 
 
@@ -319,29 +322,32 @@ def attention_with_lse(
     precision: Precision = "ieee",
     **given: Any,
 ) -> tuple[Tensor, Tensor]:
-    """As `attention`; lse [b, h_q, s_q] in fp32 beside out, without a gradient of its own."""
+    """Return out as `attention` does, and lse [b, h_q, s_q] in fp32, which has no gradient."""
     if precision not in ("ieee", "tf32"):
         raise AttentionError(f"precision must be ieee or tf32, got {precision}")
     tracing = torch.compiler.is_compiling()
-    # Else the operator checks, and only a call that is not like an earlier one. It is given no
-    # window's side that is negative, since -1 is a missing one there.
+    # Otherwise the operator checks, and only if no earlier call was alike. A window goes through
+    # the check here, because a negative side means a missing one to the operator.
     if tracing or not deterministic or given.get("window") is not None:
         _check(q, k, v, given, deterministic=deterministic, precision=precision)
     tensors, settings = packed(given, deterministic=deterministic, precision=precision)
-    made: tuple[Tensor, Tensor]
+    outputs: tuple[Tensor, Tensor]
     try:
         if tracing:
-            made = forward_operator(q, k, v, *tensors, **settings)
+            outputs = forward_operator(q, k, v, *tensors, **settings)
         elif torch.is_grad_enabled() and any(
-            each is not None and each.requires_grad for each in (q, k, v, *tensors)
+            tensor is not None and tensor.requires_grad for tensor in (q, k, v, *tensors)
         ):
-            made = _Differentiable.apply(q, k, v, *tensors, settings)
+            outputs = _Differentiable.apply(q, k, v, *tensors, settings)
         else:
-            made = forward_only_operator(q, k, v, *tensors, **settings)
-    except (RuntimeError, TypeError):  # torch's, of what an operator doesn't take
+            outputs = forward_only_operator(q, k, v, *tensors, **settings)
+    except (
+        RuntimeError,
+        TypeError,
+    ):  # torch raises these for arguments that an operator doesn't take
         _check(q, k, v, given, deterministic=deterministic, precision=precision)
         raise
-    return made
+    return outputs
 
 
 def _check(
@@ -353,12 +359,12 @@ def _check(
     deterministic: bool,
     precision: Precision,
 ) -> None:
-    """Check all that can be without looking at a tensor's values. Raises AttentionError."""
+    """Check everything that doesn't need a tensor's values. Raises AttentionError."""
     if not deterministic and precision == "tf32":
         raise AttentionError(
             "the unordered backward is served in ieee alone; pass deterministic=True"
         )
-    # Sequences are looked at when the operator runs, so that a trace needs none of their values.
+    # The operator reads sequences when it runs, so a trace doesn't need their values.
     check_shapes(q, k, v)
     check_options(q, Options(**given))
     widest = max(q.shape[3], v.shape[3])
@@ -378,20 +384,32 @@ def attention(
     precision: Precision = "ieee",
     **given: Any,
 ) -> Tensor:
-    """out [b, s_q, h_q, d_v] of q [b, s_q, h_q, d], k [b, s_kv, h_kv, d], v [b, s_kv, h_kv, d_v].
+    """Return attention of q to k and v, [b, s_q, h_q, d_v], with gradients.
 
-    Tensors of float32, float16 or bfloat16, with any strides; `oracles.attention` says what the
-    options mean. Gradients flow to q, k, v, bias and sink. deterministic: gradients are bitwise
-    repeatable; without it dk and dv are added up in no order, which is faster where few programs
-    own keys. precision: fp32 operands as they are, or "tf32". Raises AttentionError, before any
-    launch, for what can't be served.
+    Gradients flow to q, k, v, bias and sink.
+
+    Args:
+        q: [b, s_q, h_q, d] in float32, float16 or bfloat16, with any strides.
+        k: [b, s_kv, h_kv, d] like q.
+        v: [b, s_kv, h_kv, d_v] like q.
+        deterministic: gradients are bitwise repeatable; False: dk and dv are added in no order,
+        which is faster if few programs own keys.
+        precision: "ieee": whole fp32 operands; "tf32": operands with 10 bits.
+        **given: options, as `oracles.attention` defines them.
+
+    Raises:
+        AttentionError: if the arguments aren't served, before any launch.
+
+    Example:
+        out = attention(q, k, v, causal=True)
+        out.sum().backward()
     """
     out, _ = attention_with_lse(q, k, v, deterministic=deterministic, precision=precision, **given)
     return out
 
 
 def _named(function: Callable[..., object]) -> None:
-    """Give a function the options' names and defaults in its signature, for `help` and editors."""
+    """Put the options' names and defaults into a function's signature, for `help` and editors."""
     options = (
         Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=_TYPES[name])
         for name, default in Options._field_defaults.items()
@@ -408,24 +426,24 @@ _named(attention)
 def _end_to_end(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, given: Mapping[str, Any], *, tf32: bool
 ) -> Gradients:
-    problem = Problem.of(q, k, v, Options(**given))
+    problem = AttentionCall.of(q, k, v, Options(**given))
     out, lse = _forward(problem, tf32=tf32)
     return backward(do, problem, out, lse, tf32=tf32)
 
 
 def _workspace(case: Case, *, tf32: bool = False) -> int:
-    """out, lse, delta; for wide heads fp32 accumulators of out, dq, dk and dv; or a split's shares.
+    """Return the bytes of out, lse, delta and wide heads' accumulators, or of a split's shares.
 
-    The shares are gone before delta and the accumulators of the backward are made.
+    The shares are freed before delta and the accumulators of the backward are allocated.
     """
     rows = elements(case, "dq") // case.size("d")
     out = rows * case.size("d_v")
-    made = out * case.dtype.itemsize + 4 * rows
-    kept = made + 2 * 4 * rows + 4 * gathered_elements(case)
+    output_bytes = out * case.dtype.itemsize + 4 * rows
+    kept = output_bytes + 2 * 4 * rows + 4 * gathered_elements(case)
     if max(case.size("d"), case.size("d_v")) > WIDEST_RF:
         return kept + 4 * out
     if serves_case(case) and not tf32:
-        return max(kept, made + split_workspace(case))
+        return max(kept, output_bytes + split_workspace(case))
     return kept
 
 
@@ -436,7 +454,7 @@ def _variants(case: Case, sm: int, *, tf32: bool = False) -> str:
 
 @ours(ATTENTION_GRADIENTS, priority=20, variant=_variants, workspace=_workspace)
 def flash_two_pass(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Gradients:
-    """`flash`, or `split_keys` where queries are few, then `two_pass` on what it stored."""
+    """Compute `flash`, or `split_keys` with few queries, then `two_pass` on its outputs."""
     return _end_to_end(do, q, k, v, given, tf32=False)
 
 
@@ -448,5 +466,5 @@ def flash_two_pass(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: Any) ->
     tf32=True,
 )
 def flash_two_pass_tf32(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Gradients:
-    """`flash_tf32`, then `two_pass_tf32` on what it stored."""
+    """Compute `flash_tf32`, then `two_pass_tf32` on its outputs."""
     return _end_to_end(do, q, k, v, given, tf32=True)

@@ -21,8 +21,8 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from kernel_workbench.kernels.attention import launch_plan
 from kernel_workbench.kernels.attention.hopper_kernel import hopper_kernel
 from kernel_workbench.kernels.attention.problem import (
+    AttentionCall,
     AttentionError,
-    Problem,
     vector_elements,
 )
 from kernel_workbench.kernels.attention.registration import load_bytes_of
@@ -61,8 +61,8 @@ FEATURES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """Groups of warps that compute, keys of a tile, and registers of a thread that computes."""
+class ForwardCut:
+    """Groups of warps that compute, keys of a tile, and registers of a computing thread."""
 
     groups: int
     keys: int
@@ -71,20 +71,20 @@ class Cut:
 
 # By head; chosen on an H200 (docs/measured.md). A cut doesn't change bits. Three groups have few
 # registers: a window, ALiBi and a softcap want more.
-_CUTS = {64: Cut(3, 128, 160), 128: Cut(2, 128, 240), 256: Cut(2, 64, 240)}
+_CUTS = {64: ForwardCut(3, 128, 160), 128: ForwardCut(2, 128, 240), 256: ForwardCut(2, 64, 240)}
 _FEW_ROWS = 4096
-_OF_FEW_ROWS = {64: Cut(2, 128, 240)}
+_OF_FEW_ROWS = {64: ForwardCut(2, 128, 240)}
 
 
-def cut_of(d: int, rows: int, *, plain: bool = True) -> Cut:
-    """The cut for a head and so many queries; plain: without a window, ALiBi and a softcap."""
+def cut_of(d: int, rows: int, *, plain: bool = True) -> ForwardCut:
+    """Return the cut for a head and a number of queries; plain: no window, ALiBi or softcap."""
     return _CUTS[d] if plain and rows >= _FEW_ROWS else _OF_FEW_ROWS.get(d, _CUTS[d])
 
 
 def _is_quick(d: int, rows: int, heads: int, *, window: bool) -> bool:
-    """Whether dispatch takes it: pairs of blocks of `rows` queries fill an H200.
+    """Return True if dispatch takes it: pairs of blocks of `rows` queries fill an H200.
 
-    `flash` has smaller tiles, of which a window leaves more out: heads of 64 are quicker there.
+    `flash` has smaller tiles, and a window excludes more of them: heads of 64 are faster there.
     """
     if d == 64 and window:
         return False
@@ -92,26 +92,26 @@ def _is_quick(d: int, rows: int, heads: int, *, window: bool) -> bool:
     return heads * ((blocks + 1) // 2) >= FIXED_MULTIPROCESSORS
 
 
-def is_served(problem: Problem, heads: Container[int], *others: Tensor) -> bool:
-    """Whether a call has what these kernels take: `others` are aligned as q, k and v are."""
-    given, q = problem.options, problem.q
-    plain = given.bias is None and given.cu_seqlens_q is None and not problem.dropout
-    counted = given.alibi_slopes is None or max(problem.s_q, problem.s_kv) <= LONGEST_WITH_ALIBI
+def is_served(problem: AttentionCall, heads: Container[int], *others: Tensor) -> bool:
+    """Return True if these kernels serve a call; `others` must be aligned as q, k and v."""
+    options, q = problem.options, problem.q
+    plain = options.bias is None and options.cu_seqlens_q is None and not problem.dropout
+    counted = options.alibi_slopes is None or max(problem.s_q, problem.s_kv) <= LONGEST_WITH_ALIBI
     aligned = vector_elements(q, problem.k, problem.v, *others) * q.element_size() == WHOLE
     shaped = q.dtype in DTYPES and problem.d in heads and problem.d == problem.d_v
     placed = unlaunchable(q) is None and SM[0] <= sm_of(q.device) <= SM[1]
     return plain and counted and shaped and aligned and placed
 
 
-def serves(problem: Problem) -> bool:
-    """Whether `hopper` serves a call, and dispatch takes it."""
+def serves(problem: AttentionCall) -> bool:
+    """Return True if `hopper` serves a call and dispatch takes it."""
     served = is_served(problem, _CUTS)
     heads, window = problem.b * problem.h_q, problem.options.window is not None
     return served and _is_quick(problem.d, problem.s_q, heads, window=window)
 
 
-class _Layout(gl.NVMMASharedLayout):  # type: ignore[misc]  # triton has no types
-    """Triton's, which writes it out for every box of every launch: the text is kept."""
+class _CachedLayout(gl.NVMMASharedLayout):  # type: ignore[misc]  # triton has no types
+    """Triton's layout with a cached text: Triton writes it again for every box of every launch."""
 
     @cached_property
     def _text(self) -> str:
@@ -126,7 +126,7 @@ class _Layout(gl.NVMMASharedLayout):  # type: ignore[misc]  # triton has no type
 def _boxes(
     shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, rows: int, there: int
 ) -> Mapping[str, object]:
-    """What a descriptor says of a tensor [b, s, h, d], but for the tensor itself."""
+    """Return the fields of a descriptor of a tensor [b, s, h, d], except the tensor itself."""
     (b, s, h, d), (stride_b, stride_s, stride_h, _) = shape, strides
     element = gl.float16 if dtype == torch.float16 else gl.bfloat16
     layout = gl.NVMMASharedLayout.get_default_for([1, 1, rows, d], element)
@@ -136,26 +136,31 @@ def _boxes(
         "shape": [b, h, there, d],
         "strides": steps,
         "block_shape": [1, 1, rows, d],
-        "layout": _Layout(**{each.name: getattr(layout, each.name) for each in fields(layout)}),
+        "layout": _CachedLayout(
+            **{item.name: getattr(layout, item.name) for item in fields(layout)}
+        ),
     }
 
 
 def descriptor(tensor: Tensor, rows: int, there: int | None = None) -> TensorDescriptor:
-    """Boxes of so many rows of a head of [b, s, h, d]; rows from `there` on read as 0.
+    """Return boxes of so many rows of a head of [b, s, h, d]; rows from `there` on read as 0.
 
-    Made without Triton's checks, which take 8 us: what they ask for, `is_served` has seen to.
+    It skips Triton's checks, which take 8 us: `is_served` has made them.
     """
     shape = tensor.shape
-    made = TensorDescriptor.__new__(TensorDescriptor)
-    said = _boxes(shape, tensor.stride(), tensor.dtype, rows, shape[1] if there is None else there)
-    vars(made).update(said, base=tensor)
-    return made
+    boxes = TensorDescriptor.__new__(TensorDescriptor)
+    contents = _boxes(
+        shape, tensor.stride(), tensor.dtype, rows, shape[1] if there is None else there
+    )
+    vars(boxes).update(contents, base=tensor)
+    return boxes
 
 
 class Limits(NamedTuple):
-    """Which keys are attended to, from `first` up to `end`, counted from the first one on.
+    """The keys that queries may attend to, from `first` up to `end`.
 
-    Query i may attend to keys i + shift - left to i + shift + right; mask: none, causal or window.
+    Query i may attend to keys i + shift - left to i + shift + right, counted from `first`; mask:
+    none, causal or window.
     """
 
     mask: str
@@ -166,43 +171,43 @@ class Limits(NamedTuple):
     right: int
 
     @classmethod
-    def of(cls, problem: Problem) -> Limits:
-        """What the options of a call say; keys outside are never read."""
-        given, s_q, s_kv = problem.options, problem.s_q, problem.s_kv
+    def of(cls, problem: AttentionCall) -> Limits:
+        """Return the limits of a call's options; keys outside are never read."""
+        options, s_q, s_kv = problem.options, problem.s_q, problem.s_kv
         left, right = problem.left, problem.right
-        shift = s_kv - s_q if given.corner == "bottom_right" else 0
+        shift = s_kv - s_q if options.corner == "bottom_right" else 0
         first = min(max(0, shift - left), s_kv)
         end = max(first, min(s_kv, s_q + shift + right))
-        mask = "none" if not given.causal else "causal"
-        if given.window is not None:
+        mask = "none" if not options.causal else "causal"
+        if options.window is not None:
             mask = "window"
         return cls(mask, first, end, shift - first, left, right)
 
 
-def terms_of(problem: Problem, *, forward: bool) -> str:
-    """Which terms scores have, with spaces between, as the kernels take them."""
-    given = problem.options
+def terms_of(problem: AttentionCall, *, forward: bool) -> str:
+    """Return the names of the scores' terms, separated by spaces, as the kernels take them."""
+    options = problem.options
     terms = {
-        "alibi": given.alibi_slopes is not None,
-        "softcap": given.softcap is not None,
-        "sink": forward and given.sink is not None,
-        "first": forward and given.softcap is None and problem.scale < _SMALLEST_UNIT,
+        "alibi": options.alibi_slopes is not None,
+        "softcap": options.softcap is not None,
+        "sink": forward and options.sink is not None,
+        "first": forward and options.softcap is None and problem.scale < _SMALLEST_UNIT,
     }
     return " ".join(name for name, there in terms.items() if there)
 
 
-def scale_and_cap(problem: Problem) -> tuple[float, float]:
-    """The scale and the cap of `Terms`."""
+def scale_and_cap(problem: AttentionCall) -> tuple[float, float]:
+    """Return the scale and the cap of the kernel's terms."""
     scale, softcap = problem.scale * _LOG2E, problem.options.softcap
     return (scale, 1.0) if softcap is None else (2 * scale / softcap, softcap * _LOG2E)
 
 
-def hopper_forward(problem: Problem, key: launch_plan.Key | None = None) -> Forward:
-    """out [b, s_q, h_q, d] like q and lse [b, h_q, s_q] in fp32, of a call that `hopper` serves.
+def hopper_forward(problem: AttentionCall, key: launch_plan.Key | None = None) -> Forward:
+    """Compute out [b, s_q, h_q, d] like q and lse [b, h_q, s_q] in fp32, for a served call.
 
-    key: what a plan of the launch is kept under.
+    key: the key of the launch's plan.
     """
-    q, k, v, given = problem.q, problem.k, problem.v, problem.options
+    q, k, v, options = problem.q, problem.k, problem.v, problem.options
     b, s_q, h_q, d = problem.b, problem.s_q, problem.h_q, problem.d
     # Sizes one by one: torch takes 1 to 2 us less for them than for a tuple or a shape.
     out = q.new_empty(b, s_q, h_q, d)
@@ -215,14 +220,16 @@ def hopper_forward(problem: Problem, key: launch_plan.Key | None = None) -> Forw
         return _of_no_keys(problem, out, lse)
     if limits.first:
         k, v = k[:, limits.first :], v[:, limits.first :]
-    plain = limits.mask != "window" and given.alibi_slopes is None and given.softcap is None
+    plain = limits.mask != "window" and options.alibi_slopes is None and options.softcap is None
     cut = cut_of(d, s_q, plain=plain)
     blocks = cdiv(s_q, cut.groups * ROWS)
     programs = min((blocks + 1) // 2 * b * h_q, multiprocessors(q.device))
     terms, (scale, cap) = terms_of(problem, forward=True), scale_and_cap(problem)
-    natural = given.softcap is not None or "first" in terms
+    natural = options.softcap is not None or "first" in terms
     per_slope = _LOG2E if natural else _LOG2E / scale
-    slopes, sink = (lse if each is None else each for each in (given.alibi_slopes, given.sink))
+    slopes, sink = (
+        lse if tensor is None else tensor for tensor in (options.alibi_slopes, options.sink)
+    )
     arguments = (
         descriptor(q, ROWS), descriptor(k, cut.keys, keys), descriptor(v, cut.keys, keys),
         descriptor(out, ROWS), lse, slopes, sink, blocks, b * h_q, h_q, problem.group, s_q, keys,
@@ -240,8 +247,8 @@ def hopper_forward(problem: Problem, key: launch_plan.Key | None = None) -> Forw
     return out, lse
 
 
-def _of_no_keys(problem: Problem, out: Tensor, lse: Tensor) -> Forward:
-    """Zeros, and the sink alone."""
+def _of_no_keys(problem: AttentionCall, out: Tensor, lse: Tensor) -> Forward:
+    """Return zeros, and the sink alone."""
     lse.fill_(float("-inf"))
     if problem.options.sink is not None:
         lse.copy_(problem.options.sink[:, None].expand_as(lse))
@@ -249,7 +256,7 @@ def _of_no_keys(problem: Problem, out: Tensor, lse: Tensor) -> Forward:
 
 
 def lacks_alignment(case: Case, *names: str) -> str | None:
-    """What TMA needs of these tensors, where a case doesn't have it."""
+    """Return a sentence if these tensors of a case lack TMA's alignment, else None."""
     places = OPS[case.op].geometry(case)
     if any(load_bytes_of(places[name]) < WHOLE for name in names):
         return "needs 16-byte pointers, strides and rows"
@@ -257,7 +264,7 @@ def lacks_alignment(case: Case, *names: str) -> str | None:
 
 
 def refusal(case: Case) -> str | None:
-    """What can't be said by a domain's other fields."""
+    """Return a refusal that a domain's other fields can't express, or None."""
     if case.size("d") not in _CUTS:
         return f"serves heads of {', '.join(map(str, _CUTS))}, got {case.size('d')}"
     longest = max(case.size("s_q"), case.size("s_kv"))
@@ -267,7 +274,7 @@ def refusal(case: Case) -> str | None:
 
 
 def is_dispatched(case: Case) -> bool:
-    """Whether dispatch takes a case that it serves."""
+    """Return True if dispatch takes a served case."""
     heads, window = case.size("b") * case.size("h_q"), "window" in case.options
     return _is_quick(case.size("d"), case.size("s_q"), heads, window=window)
 
@@ -283,12 +290,12 @@ def is_dispatched(case: Case) -> bool:
     dispatched=is_dispatched,
 )
 def hopper(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Forward:
-    """Warps do a tile's softmax while the tensor cores are at its neighbours' products."""
+    """Compute a tile's softmax on warps while the tensor cores compute its neighbours' products."""
     key = launch_plan.key_of("hopper", q, k, v, *given, *given.values())
     planned = launch_plan.forward(key, q, k, v)
     if planned is not None:
         return planned
-    problem = Problem.of(q, k, v, Options(**given))
+    problem = AttentionCall.of(q, k, v, Options(**given))
     if not is_served(problem, _CUTS):
         raise AttentionError(NOT_SERVED.format(name="hopper serves", other="flash"))
     return hopper_forward(problem, key)

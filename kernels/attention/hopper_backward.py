@@ -1,11 +1,11 @@
-"""ATTENTION_BACKWARD on Hopper: `hopper_ordered`, and `hopper_atomic` that adds dq up in no order.
+"""ATTENTION_BACKWARD on Hopper: `hopper_ordered`, and `hopper_atomic` that adds dq in no order.
 
 `hopper_end_to_end` is ATTENTION_GRADIENTS: `hopper`, then `hopper_ordered`.
 
 They serve halves, heads of 64, 128 and 256, every mask, scales, grouped heads, ALiBi, sinks and
 softcaps; `two_pass` and `split_queries` serve the rest. In `hopper_ordered` each sum has one order,
-so it is bitwise repeatable, and a row's bits depend on no other batch or head. Programs wait for
-ones of lower numbers, which a GPU starts before them.
+so it is bitwise repeatable, and a row's bits don't depend on other batches or heads. Programs wait
+for programs of lower numbers, which a GPU starts first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kernel_workbench.kernels.attention.hopper_backward_kernel import (
     rounding_kernel,
     rows_kernel,
 )
-from kernel_workbench.kernels.attention.problem import AttentionError, Problem
+from kernel_workbench.kernels.attention.problem import AttentionCall, AttentionError
 from kernel_workbench.kernels.device import FIXED_MULTIPROCESSORS, multiprocessors, on_device_of
 from kernel_workbench.kernels.integers import cdiv
 from kernel_workbench.kernels.registry import Domain, kernel
@@ -50,7 +50,7 @@ _WARPS = 8  # that compute
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class _BackwardCut:
     """Queries of a tile, keys of a block, and tiles of q and do in shared memory."""
 
     rows: int
@@ -59,29 +59,30 @@ class _Cut:
 
 
 # By head, as they were chosen on an H200 (docs/measured.md).
-_CUTS = {64: _Cut(128, 128, 2), 128: _Cut(64, 128, 3), 256: _Cut(64, 64, 2)}
-_OF_SOFTCAP = {64: _Cut(64, 128, 3)}  # of 128 queries, registers wouldn't hold tanh and dp
+_CUTS = {64: _BackwardCut(128, 128, 2), 128: _BackwardCut(64, 128, 3), 256: _BackwardCut(64, 64, 2)}
+_OF_SOFTCAP = {64: _BackwardCut(64, 128, 3)}  # of 128 queries, registers wouldn't hold tanh and dp
 _HEADS = tuple(_CUTS)
 _FEW_TILES = 8  # of queries
 
 
-def _cut_of(d: int, *, softcap: bool) -> _Cut:
+def _cut_of(d: int, *, softcap: bool) -> _BackwardCut:
     return _OF_SOFTCAP.get(d, _CUTS[d]) if softcap else _CUTS[d]
 
 
 def _sums(tiles: int, blocks: int) -> int:
-    """How many sums of dq there are in order, to which blocks of keys add in turn.
+    """Return the number of ordered sums of dq, to which blocks of keys add in turn.
 
-    As blocks add to a sum one after the other, one sum would keep few programs busy where tiles of
-    queries are few. It follows from a head's sizes alone, since bits depend on it.
+    Blocks add to a sum one after the other, so with few tiles of queries one sum would keep few
+    programs busy. The number depends only on a head's sizes, because bits depend on it.
     """
     return min(blocks, cdiv(_FEW_TILES, max(tiles, 1)))
 
 
 def _is_quick(d: int, group: int, rows: int, keys: int, heads: int) -> bool:
-    """Whether programs, one for each block of keys of a head, fill half of an H200.
+    """Return True if programs, one for each block of keys of a head, fill half of an H200.
 
-    Or each has few tiles of queries to walk over. group: query heads that it walks over.
+    Return True also if each program walks over few tiles of queries. group: the query heads of a
+    program.
     """
     cut = _CUTS[d]
     programs: int = cdiv(keys, cut.keys) * heads
@@ -89,30 +90,32 @@ def _is_quick(d: int, group: int, rows: int, keys: int, heads: int) -> bool:
 
 
 def _spreads(d: int, group: int, rows: int, keys: int, heads: int) -> bool:
-    """Whether, without order, the query heads of a key head have programs of their own."""
+    """Return True if the query heads of a key head have programs of their own, without order."""
     return group > 1 < rows and not _is_quick(d, group, rows, keys, heads)
 
 
-def serves(problem: Problem, do: Tensor, *, ordered: bool) -> bool:
-    """Whether a kernel serves a call, and dispatch takes it."""
+def serves(problem: AttentionCall, do: Tensor, *, ordered: bool) -> bool:
+    """Return True if a kernel serves a call and dispatch takes it."""
     if not is_served(problem, _HEADS, do):
         return False
     heads = problem.b * problem.h_q
     return ordered or _is_quick(problem.d, 1, problem.s_q, problem.s_kv, heads)
 
 
-def _at_once(heads: int, working: int, cut: _Cut, device: torch.device, *, waits: bool) -> int:
-    """How many key heads are done at once: as many as keep all SMs busy.
+def _at_once(
+    heads: int, working: int, cut: _BackwardCut, device: torch.device, *, waits: bool
+) -> int:
+    """Return the number of key heads in progress at once: as many as keep all SMs busy.
 
     working: programs of a head that work at a time. Under a causal mask each block is shorter than
-    the one before. Where it waits for that one, more heads make less of it.
+    the previous one; if a block waits for the previous one, more heads hide the wait.
     """
     wanted = multiprocessors(device) * (4 * cut.rows // cut.keys if waits else 1)
     return min(heads, max(1, wanted // working))
 
 
 def _with_heads_as_rows(tensor: Tensor, group: int) -> Tensor:
-    """[b, 1, h_q, d] as [b, group, h_kv, d]: the query heads of a key head as its queries."""
+    """Return [b, 1, h_q, d] as [b, group, h_kv, d]: a key head's query heads become queries."""
     b, _, h_q, d = tensor.shape
     stride_b, _, stride_h, stride_d = tensor.stride()
     return tensor.as_strided(
@@ -120,32 +123,32 @@ def _with_heads_as_rows(tensor: Tensor, group: int) -> Tensor:
     )
 
 
-def _seen(problem: Problem, limits: Limits) -> tuple[int, int]:
-    """The first query that may attend to some key, and the end of those that may."""
+def _seen(problem: AttentionCall, limits: Limits) -> tuple[int, int]:
+    """Return the first query that may attend to some key, and the end of such queries."""
     last_key = limits.end - limits.first - 1
     end = min(problem.s_q, max(last_key - limits.shift + limits.left + 1, 0))
     return min(max(-limits.shift - limits.right, 0), end), end
 
 
 def _between(tensor: Tensor, first: int, end: int) -> Tensor:
-    """[b, first:end, ...] of a tensor, itself where that is all; a view costs a call 2 us."""
+    """Return [b, first:end, ...] of a tensor; the tensor itself if that is all (saves 2 us)."""
     return tensor if (first, end) == (0, tensor.shape[1]) else tensor[:, first:end]
 
 
 def hopper_gradients(
-    do: Tensor, problem: Problem, out: Tensor, lse: Tensor, *, ordered: bool
+    do: Tensor, problem: AttentionCall, out: Tensor, lse: Tensor, *, ordered: bool
 ) -> Gradients:
-    """dq, dk, dv, packed, and dsink, of a call that both kernels serve; ordered: repeatable."""
+    """Compute packed dq, dk, dv, and dsink, for a served call; ordered: repeatable."""
     problem.check_gradients(do, out, lse)
-    q, k, v, given = problem.q, problem.k, problem.v, problem.options
+    q, k, v, options = problem.q, problem.k, problem.v, problem.options
     b, s_q, h_q, s_kv, h_kv, d = (
         problem.b, problem.s_q, problem.h_q, problem.s_kv, problem.h_kv, problem.d,
     )  # fmt: skip
     dq = q.new_empty(b, s_q, h_q, d)
     dk, dv = k.new_empty(b, s_kv, h_kv, d), v.new_empty(b, s_kv, h_kv, d)
     dsink = None
-    if given.sink is not None:
-        dsink = sink_gradient(given.sink, lse.contiguous(), launch_delta(out, do))
+    if options.sink is not None:
+        dsink = sink_gradient(options.sink, lse.contiguous(), launch_delta(out, do))
     # Keys that no query may attend to, and queries that may attend to none, are never read.
     limits = Limits.of(problem)
     keys = limits.end - limits.first
@@ -159,12 +162,14 @@ def hopper_gradients(
     if limits.first:
         dk[:, : limits.first].zero_()
         dv[:, : limits.first].zero_()
-    q, do, out, rounded = (_between(each, first, end) for each in (q, do, out, dq))
-    k, v, dk_seen, dv_seen = (_between(each, limits.first, s_kv) for each in (k, v, dk, dv))
-    cut = _cut_of(d, softcap=given.softcap is not None)
+    q, do, out, rounded = (_between(tensor, first, end) for tensor in (q, do, out, dq))
+    k, v, dk_seen, dv_seen = (_between(tensor, limits.first, s_kv) for tensor in (k, v, dk, dv))
+    cut = _cut_of(d, softcap=options.softcap is not None)
     rows, group, mask, blocks = end - first, problem.group, limits.mask, cdiv(k.shape[1], cut.keys)
-    if s_q == 1 and group > 1 and given.alibi_slopes is None:
-        q, do, out, rounded = (_with_heads_as_rows(each, group) for each in (q, do, out, rounded))
+    if s_q == 1 and group > 1 and options.alibi_slopes is None:
+        q, do, out, rounded = (
+            _with_heads_as_rows(tensor, group) for tensor in (q, do, out, rounded)
+        )
         lse = _with_heads_as_rows(lse.transpose(1, 2)[..., None], group)[..., 0].transpose(1, 2)
         # It sees all the keys that are left.
         rows, group, h_q, mask = group, 1, h_kv, "none"
@@ -175,18 +180,18 @@ def hopper_gradients(
         size = 2 * blocks * b * problem.h_kv * cut.keys * d
         key_sums = torch.zeros(size, dtype=torch.float32, device=q.device)
     tiles = cdiv(rows, cut.rows)
-    made = b * h_q * tiles
+    query_tiles = b * h_q * tiles
     sums = _sums(cdiv(s_q, cut.rows), cdiv(keys, cut.keys)) if ordered else 1
-    total = torch.empty(sums * made * cut.rows * d, dtype=torch.float32, device=q.device)
-    of_rows = torch.empty(made * cut.rows * 2, dtype=torch.float32, device=q.device)
-    turns = torch.empty(sums * made, dtype=torch.int32, device=q.device) if ordered else None
+    total = torch.empty(sums * query_tiles * cut.rows * d, dtype=torch.float32, device=q.device)
+    of_rows = torch.empty(query_tiles * cut.rows * 2, dtype=torch.float32, device=q.device)
+    turns = torch.empty(sums * query_tiles, dtype=torch.int32, device=q.device) if ordered else None
     # In order a block is a tile of queries behind the one before.
     working = min(blocks, sums * tiles * group) if ordered else blocks
     at_once = _at_once(b * h_kv, working, cut, q.device, waits=ordered and mask != "none")
     scale, cap = scale_and_cap(problem)
-    slopes = lse if given.alibi_slopes is None else given.alibi_slopes
+    slopes = lse if options.alibi_slopes is None else options.alibi_slopes
     with on_device_of(q):
-        rows_kernel[(made,)](
+        rows_kernel[(query_tiles,)](
             out, do, lse, of_rows, total, turns, sums, tiles, h_q, rows, *out.stride(),
             *do.stride(), *lse.stride(), ROWS=cut.rows, D=d, MASK=mask, ORDERED=ordered,
             num_warps=4,
@@ -200,7 +205,7 @@ def hopper_gradients(
             TERMS=terms_of(problem, forward=False), ORDERED=ordered, SPREAD=key_sums is not None,
             STAGES=cut.stages, num_warps=_WARPS,
         )  # fmt: skip
-        rounding_kernel[(made,)](
+        rounding_kernel[(query_tiles,)](
             total, rounded, sums, tiles, h_q, rows, problem.scale, *rounded.stride()[:3],
             ROWS=cut.rows, D=d, num_warps=max(4, d // 32),
         )  # fmt: skip
@@ -220,9 +225,9 @@ def _refusal(case: Case) -> str | None:
 
 
 def _workspace(case: Case, *, ordered: bool = True) -> int:
-    """In fp32 the sums of dq, dk and dv, lse and delta of whole tiles; turns; what dsink needs."""
+    """Return the bytes of fp32 sums, lse and delta of whole tiles, turns, and dsink."""
     b, h_q, h_kv, s_q, s_kv, d = (
-        case.size(each) for each in ("b", "h_q", "h_kv", "s_q", "s_kv", "d")
+        case.size(size) for size in ("b", "h_q", "h_kv", "s_q", "s_kv", "d")
     )
     cut = _cut_of(d, softcap="softcap" in case.options)
     tiles, blocks = cdiv(s_q, cut.rows), cdiv(s_kv, cut.keys)
@@ -252,8 +257,8 @@ _ORDERED = Numerics(
 )
 
 
-def _served(q: Tensor, k: Tensor, v: Tensor, do: Tensor, given: Mapping[str, Any]) -> Problem:
-    problem = Problem.of(q, k, v, Options(**given))
+def _served(q: Tensor, k: Tensor, v: Tensor, do: Tensor, given: Mapping[str, Any]) -> AttentionCall:
+    problem = AttentionCall.of(q, k, v, Options(**given))
     if not is_served(problem, _HEADS, do):
         raise AttentionError(
             NOT_SERVED.format(name="these kernels for Hopper serve", other="two_pass")
@@ -277,7 +282,7 @@ def hopper_ordered(
     lse: Tensor,
     **given: Any,
 ) -> Gradients:
-    """Blocks of keys add to a tile of dq one after the other."""
+    """Let blocks of keys add to a tile of dq one after the other."""
     problem = _served(q, k, v, do, given)
     return hopper_gradients(do, problem, out, lse, ordered=True)
 
@@ -300,13 +305,13 @@ def hopper_atomic(
     lse: Tensor,
     **given: Any,
 ) -> Gradients:
-    """Blocks of keys add to a tile of dq in no order."""
+    """Let blocks of keys add to a tile of dq in no order."""
     problem = _served(q, k, v, do, given)
     return hopper_gradients(do, problem, out, lse, ordered=False)
 
 
 def _workspace_of_both(case: Case) -> int:
-    """As the backward's, and out in the half and lse in fp32."""
+    """Return the backward's bytes, and those of out in 16 bits and lse in fp32."""
     rows = case.size("b") * case.size("h_q") * case.size("s_q")
     return _workspace(case) + rows * (case.size("d") * case.dtype.itemsize + 4)
 
@@ -326,6 +331,6 @@ def hopper_end_to_end(
     v: Tensor,
     **given: Any,
 ) -> Gradients:
-    """`hopper`, then `hopper_ordered` on what it stored."""
+    """Compute `hopper`, then `hopper_ordered` on its outputs."""
     problem = _served(q, k, v, do, given)
     return hopper_gradients(do, problem, *hopper.hopper_forward(problem), ordered=True)

@@ -43,7 +43,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernel_workbench.kernels.attention.hopper_kernel import (
-    Terms,
+    ScoreTerms,
     as_numbers,
     has,
     load_box,
@@ -65,10 +65,10 @@ class Descriptors(NamedTuple):
     dv: Any
 
 
-class Memory(NamedTuple):
+class BackwardMemory(NamedTuple):
     """Shared memory: [STAGES, 1, 1, ROWS, D] of q and do, [1, 1, 1, KEYS, D] of k and v.
 
-    ds is [1, KEYS, ROWS], and so is p of wide heads; rows holds lse and -delta of a tile.
+    ds is [1, KEYS, ROWS], and so is p of wide heads; rows contains lse and -delta of a tile.
     """
 
     q: Any
@@ -80,8 +80,8 @@ class Memory(NamedTuple):
     rows: Any
 
 
-class Barriers(NamedTuple):
-    """One for each stage of q and do, and one for k and v; my_turn: dq may be added to."""
+class BackwardBarriers(NamedTuple):
+    """A barrier for each stage of q and do, and one for k and v; my_turn: dq may be added to."""
 
     q_full: Any
     do_full: Any
@@ -90,13 +90,13 @@ class Barriers(NamedTuple):
     my_turn: Any
 
 
-class Sizes(NamedTuple):
-    """Blocks of keys of a head, key heads of all batches, how many of them are done at once.
+class BackwardSizes(NamedTuple):
+    """Blocks of keys of a head, key heads of all batches, and heads in progress at once.
 
-    sums is how many sums of dq there are, h_kv of one batch, group the query heads of a key head.
-    Where heads are SPREAD each query head counts as a key head, of which `share` have one k and v.
-    Query i may attend to no key from `keys` on; under a causal mask to keys up to i + shift, in a
-    window to keys i + shift - left to i + shift + right.
+    sums is the number of sums of dq, h_kv that of one batch, group the query heads of a key head.
+    With SPREAD each query head counts as a key head, and `share` of them have one k and v. Query i
+    may attend to no key from `keys` on; under a causal mask to keys up to i + shift, in a window to
+    keys i + shift - left to i + shift + right.
     """
 
     blocks: Any
@@ -114,9 +114,9 @@ class Sizes(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """A block of keys' tiles of queries, from the last one on, which is high - 1.
+    """The tiles of queries of a block of keys, from the last one, high - 1, on.
 
-    free: how many need no mask; walked: how many there are; tiles: how many a head has.
+    free: number of tiles without a mask; walked: number of all tiles; tiles: tiles of a head.
     """
 
     free: Any
@@ -127,7 +127,7 @@ class Walk(NamedTuple):
 
 @gluon.constexpr_function
 def is_wide(d):
-    """Whether dk and dv of a head are too wide for p and ds to stay in registers."""
+    """Return True if dk and dv of a head leave no registers for p and ds."""
     return d > 128
 
 
@@ -157,9 +157,9 @@ def _walk(start_n, sizes, MASK: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.const
 
 @gluon.jit
 def _place(sizes):
-    """This program's block of keys, its key head and its batch.
+    """Return this program's block of keys, its key head and its batch.
 
-    So many heads are done at once: their first blocks, their second ones and so on.
+    A few heads are in progress at once: first their first blocks, then their second ones.
     """
     programs = sizes.blocks * sizes.at_once
     turn = gl.program_id(0) // programs
@@ -173,14 +173,14 @@ def _place(sizes):
 
 @gluon.jit
 def _first_tile(block, kv_head, b, tiles, sizes):
-    """The first tile of a key head's first query head, in the block's sum of dq."""
+    """Return the first tile of a key head's first query head, in the block's sum of dq."""
     head = (block % sizes.sums * sizes.heads + b * sizes.h_kv + kv_head) * sizes.group
     return head.to(gl.int64) * tiles
 
 
 @gluon.jit
 def _load(descriptors, memory, barriers, sizes, MASK: gl.constexpr):
-    """What the loading warp does: k and v, then tiles of q and do, and a q that nobody uses."""
+    """Run the loading warp: k and v, then tiles of q and do, and a last unused q."""
     STAGES: gl.constexpr = memory.q.shape[0]
     ROWS: gl.constexpr = memory.q.shape[3]
     KEYS: gl.constexpr = memory.k.shape[3]
@@ -213,9 +213,9 @@ def _load(descriptors, memory, barriers, sizes, MASK: gl.constexpr):
 
 @gluon.jit
 def _take_turns(turns_ptr, memory, barriers, sizes, MASK: gl.constexpr):
-    """What the warp does that keeps order: turns_ptr counts the blocks that have added to a tile.
+    """Run the warp that keeps order: turns_ptr counts the blocks that have added to a tile.
 
-    What is released here holds for the groups' additions too: they have arrived before.
+    A release here covers the groups' additions too, because the groups have arrived before.
     """
     STAGES: gl.constexpr = memory.q.shape[0]
     ROWS: gl.constexpr = memory.q.shape[3]
@@ -252,9 +252,9 @@ def _take_turns(turns_ptr, memory, barriers, sizes, MASK: gl.constexpr):
 
 @gluon.jit
 def _add(dq, dq_ptr, is_first, ROWS: gl.constexpr, D: gl.constexpr):
-    """Add a tile's share of dq to the sum in memory, which lies there as threads hold it.
+    """Add a tile's share of dq to the sum in memory, in the threads' own layout.
 
-    The first one in order has nothing to add to.
+    The first block in order only stores.
     """
     # Of a row: a warp, its upper or lower half, and 8; of a column: a group of warps, 8 columns, 4
     # threads and 2 neighbours. What a thread holds of both halves is what it adds at a time.
@@ -283,7 +283,7 @@ def _add(dq, dq_ptr, is_first, ROWS: gl.constexpr, D: gl.constexpr):
 def _compute(
     computing, MASK: gl.constexpr, TERMS: gl.constexpr, ORDERED: gl.constexpr, SPREAD: gl.constexpr
 ):  # fmt: skip
-    """What the warps that compute do: dk and dv of the block, and its shares of dq."""
+    """Run the computing warps: dk and dv of the block, and its shares of dq."""
     descriptors, rows_ptr, sum_ptr, key_sum_ptr, memory, barriers, sizes, scale, terms = computing
     STAGES: gl.constexpr = memory.q.shape[0]
     ROWS: gl.constexpr = memory.q.shape[3]
@@ -447,11 +447,11 @@ def gradients_kernel(
     scale, score_scale, cap, MASK: gl.constexpr, TERMS: gl.constexpr, ORDERED: gl.constexpr,
     SPREAD: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """dk and dv [b, h_kv, s_kv, d] by their descriptors; dq, without scale, in sum_ptr's.
+    """Compute dk and dv [b, h_kv, s_kv, d] by their descriptors; dq, without scale, in sum_ptr's.
 
     SPREAD: all blocks of dk, without scale, and then those of dv are added to key_sum_ptr's.
 
-    scale is the case's; the others are as in `hopper_kernel`, whose lse has a sink's share in it.
+    scale is the case's; the others are as in `hopper_kernel`, whose lse includes the sink's share.
     """
     ROWS: gl.constexpr = q_desc.block_type.shape[2]
     D: gl.constexpr = q_desc.block_type.shape[3]
@@ -467,15 +467,17 @@ def gradients_kernel(
     if is_wide(D):
         p_smem = gl.allocate_shared_memory(q_desc.dtype, [1, KEYS, ROWS], ds_layout)
     rows_smem = gl.allocate_shared_memory(gl.float32, [2 * ROWS], rows_layout)
-    memory = Memory(q_smem, do_smem, k_smem, v_smem, p_smem, ds_smem, rows_smem)
-    barriers = Barriers(
+    memory = BackwardMemory(q_smem, do_smem, k_smem, v_smem, p_smem, ds_smem, rows_smem)
+    barriers = BackwardBarriers(
         new_barriers(STAGES, 1), new_barriers(STAGES, 1), new_barriers(1, 1).index(0),
         new_barriers(STAGES, 1), new_barriers(1, 1).index(0),
     )  # fmt: skip
     fence_async_shared()
     descriptors = Descriptors(q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc)
-    sizes = Sizes(blocks, heads, at_once, sums, h_kv, group, share, s_q, keys, shift, left, right)
-    terms = Terms(score_scale, cap, LOG2E, slopes_ptr, slopes_ptr)
+    sizes = BackwardSizes(
+        blocks, heads, at_once, sums, h_kv, group, share, s_q, keys, shift, left, right
+    )
+    terms = ScoreTerms(score_scale, cap, LOG2E, slopes_ptr, slopes_ptr)
     computing = (descriptors, rows_ptr, sum_ptr, key_sum_ptr, memory, barriers, sizes, scale, terms)
     # Constants stay constants only where they stand in the call.
     if ORDERED:
@@ -506,7 +508,7 @@ def rows_kernel(
     stride_lb, stride_lh, stride_ls, ROWS: tl.constexpr, D: tl.constexpr, MASK: tl.constexpr,
     ORDERED: tl.constexpr,
 ):  # fmt: skip
-    """A tile's lse in base 2, inf for rows without keys, and -delta; zeros for what is counted."""
+    """Write a tile's lse in base 2 (inf for rows without keys), -delta, and zeros for counters."""
     place = tl.program_id(0).to(tl.int64)
     head = place // tiles
     tile = place - head * tiles
@@ -546,7 +548,7 @@ def rounding_kernel(
     sum_ptr, made_ptr, sums, tiles, h, s, scale, stride_b, stride_s, stride_h,
     ROWS: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """A tile of dq, dk or dv, from its sums as `_add` laid them."""
+    """Round a tile of dq, dk or dv from its sums in the layout of `_add`."""
     place = tl.program_id(0).to(tl.int64)
     head = place // tiles
     tile = place - head * tiles
@@ -555,18 +557,18 @@ def rounding_kernel(
     offs = tl.arange(0, ROWS * D)
     there = tile * ROWS + offs // (16 * D) * 16 + offs // 16 % 8 < s
     sum_ptr += place * (ROWS * D) + offs
-    made = tl.load(sum_ptr, mask=there, other=0.0)
+    summed = tl.load(sum_ptr, mask=there, other=0.0)
     for i in tl.range(1, sums, loop_unroll_factor=4):
         step = i * tl.num_programs(0).to(tl.int64) * (ROWS * D)
-        made += tl.load(sum_ptr + step, mask=there, other=0.0)
-    made *= scale
+        summed += tl.load(sum_ptr + step, mask=there, other=0.0)
+    summed *= scale
     DOWN: tl.constexpr = ROWS // 16
     ACROSS: tl.constexpr = 8 // DOWN
-    parts = made.reshape((DOWN, ACROSS, D // (8 * ACROSS), 8, 4, 2, 2))
-    made = tl.permute(parts, (0, 5, 3, 1, 2, 4, 6))
+    parts = summed.reshape((DOWN, ACROSS, D // (8 * ACROSS), 8, 4, 2, 2))
+    summed = tl.permute(parts, (0, 5, 3, 1, 2, 4, 6))
     offs_m = tile * ROWS + tl.arange(0, ROWS)
     made_ptr += b * stride_b + (head - b * h) * stride_h
     tl.store(
         made_ptr + offs_m[:, None] * stride_s + tl.arange(0, D)[None, :],
-        made.reshape((ROWS, D)).to(made_ptr.dtype.element_ty), mask=(offs_m < s)[:, None],
+        summed.reshape((ROWS, D)).to(made_ptr.dtype.element_ty), mask=(offs_m < s)[:, None],
     )  # fmt: skip

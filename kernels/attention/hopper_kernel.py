@@ -28,7 +28,7 @@ load_box = getattr(hopper.tma, "async_load", hopper.tma.async_copy_global_to_sha
 store_box = getattr(hopper.tma, "async_store", hopper.tma.async_copy_shared_to_global)
 
 
-class Memory(NamedTuple):
+class ForwardMemory(NamedTuple):
     """Shared memory: [GROUPS, 1, 1, rows, D] of q and out, [STAGES, 1, 1, keys, D] of k and v."""
 
     q: Any
@@ -37,8 +37,8 @@ class Memory(NamedTuple):
     out: Any
 
 
-class Barriers(NamedTuple):
-    """One for the q of each group, and one for each stage of k and of v."""
+class ForwardBarriers(NamedTuple):
+    """A barrier for the q of each group, and one for each stage of k and of v."""
 
     q_full: Any
     q_empty: Any
@@ -48,7 +48,7 @@ class Barriers(NamedTuple):
     v_empty: Any
 
 
-class Sizes(NamedTuple):
+class ForwardSizes(NamedTuple):
     """Blocks of queries of a head, heads of all batches, and lengths of a sequence.
 
     Query i may attend to no key from `keys` on; under a causal mask to keys up to i + shift, in a
@@ -65,12 +65,12 @@ class Sizes(NamedTuple):
     right: Any
 
 
-class Terms(NamedTuple):
-    """What a score is made by, in base 2: scale (q.k - per_slope slope |i + shift - j|).
+class ScoreTerms(NamedTuple):
+    """The terms of a score in base 2: scale (q.k - per_slope slope |i + shift - j|).
 
-    Under a softcap it is cap tanh(scale q.k ln 2 / 2) less that, without the scale; a tile's are
-    less by cap, which lse gets. Slopes and sinks [h_q] are natural; without ALiBi, or a sink, the
-    address is never read.
+    Under a softcap the first term is cap tanh(scale q.k ln 2 / 2), and the second has no scale; a
+    tile's scores are then lower by cap, which lse adds again. Slopes and sinks [h_q] are natural;
+    without ALiBi, or a sink, the address is never read.
     """
 
     scale: Any
@@ -80,8 +80,8 @@ class Terms(NamedTuple):
     sink_ptr: Any
 
 
-class Tiles(NamedTuple):
-    """Tiles of keys: from low up to high; those from full_low up to full_high need no mask."""
+class KeyTiles(NamedTuple):
+    """Tiles of keys: from low up to high; tiles from full_low up to full_high need no mask."""
 
     low: Any
     full_low: Any
@@ -91,19 +91,19 @@ class Tiles(NamedTuple):
 
 @gluon.constexpr_function
 def has(terms, name):
-    """Whether a term is among those of TERMS."""
+    """Return True if a term is among those of TERMS."""
     return name in terms.split()
 
 
 @gluon.constexpr_function
 def out_in_q(d):
-    """Whether out takes q's place in shared memory: heads of 256 leave it no other."""
+    """Return True if out takes q's place in shared memory: heads of 256 leave no other."""
     return d == 256
 
 
 @gluon.jit
 def _block(item, sizes):
-    """An item's block of queries, its head, and how many items this program had before."""
+    """Return an item's block of queries, its head, and the number of earlier items."""
     programs = gl.num_programs(0)
     turn = item // programs
     pairs = (sizes.blocks + 1) // 2
@@ -120,7 +120,7 @@ def _block(item, sizes):
 
 @gluon.jit
 def _items(sizes):
-    """Where this program's items end; they are a grid apart."""
+    """Return the end of this program's items; they are a grid apart."""
     pairs = (sizes.blocks + 1) // 2 * sizes.heads
     return 2 * gl.cdiv(pairs - gl.program_id(0), gl.num_programs(0)) * gl.num_programs(0)
 
@@ -129,7 +129,7 @@ def _items(sizes):
 def _tiles(
     start_m, sizes, MASK: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr
 ):  # fmt: skip
-    """Tiles of keys of a block of queries."""
+    """Return the tiles of keys of a block of queries."""
     keys = sizes.keys
     if start_m >= sizes.s_q:
         keys = 0
@@ -149,19 +149,22 @@ def _tiles(
             low = gl.minimum(gl.maximum(first - sizes.left, 0) // BLOCK_N, high)
             full_low = gl.minimum(gl.cdiv(gl.maximum(last - sizes.left, 0), BLOCK_N), high)
             full_high = gl.maximum(full_high, full_low)
-    return Tiles(low, full_low, full_high, high)
+    return KeyTiles(low, full_low, full_high, high)
 
 
 @gluon.jit
 def _counted(tiles):
-    """How many tiles a block has, one at least, and how many of the first ones need a mask."""
+    """Return the number of a block's tiles, at least 1, and of those that need a mask."""
     count = gl.maximum(tiles.high - tiles.low, 1)
     return count, count - (tiles.full_high - tiles.full_low)
 
 
 @gluon.jit
 def _start(tiles, i, MASK: gl.constexpr, BLOCK_N: gl.constexpr):
-    """The first key of a block's tile i: from the last tile on, those without a mask at the end."""
+    """Return the first key of a block's tile i.
+
+    Tiles run from the last one on; tiles without a mask come last.
+    """
     number = tiles.high - 1 - i
     if MASK == "window":
         _, masked = _counted(tiles)
@@ -174,7 +177,7 @@ def _start(tiles, i, MASK: gl.constexpr, BLOCK_N: gl.constexpr):
 
 @gluon.jit
 def _load(loading, MASK: gl.constexpr):
-    """What the loading warp does: q of each item, then its tiles of k and v, the last one first."""
+    """Run the loading warp: q of each item, then its tiles of k and v, the last one first."""
     descriptors, memory, barriers, sizes, group = loading
     q_desc, k_desc, v_desc = descriptors
     GROUPS: gl.constexpr = memory.q.shape[0]
@@ -210,13 +213,13 @@ def _load(loading, MASK: gl.constexpr):
 
 @gluon.jit
 def as_numbers(offs):
-    """Whole numbers from -2^22 up to 2^22 in fp32, 3 2^22 larger than they are, by one addition."""
+    """Return whole numbers from -2^22 up to 2^22 in fp32, plus 3 2^22, by one addition."""
     return (offs + 0x4B400000).to(gl.float32, bitcast=True)
 
 
 @gluon.constexpr_function
 def _in_pairs(begin, end):
-    """PTX: begin makes y of each of two x; end makes out of u, which is -1 / y.
+    """Return PTX: begin makes y of each of two x; end makes out of u, which is -1 / y.
 
     An SM has 16 reciprocals and exponentials a clock, and 128 products: two share a reciprocal.
     """
@@ -230,9 +233,9 @@ def _in_pairs(begin, end):
 
 @gluon.jit
 def bent(x):
-    """-2^31 / (1 + exp2(x)), which is 2^30 (tanh(x ln 2 / 2) - 1), with an error as `tanh` has.
+    """Return -2^31 / (1 + exp2(x)), which is 2^30 (tanh(x ln 2 / 2) - 1), with `tanh`'s error.
 
-    A NaN makes one of its pair NaN.
+    A NaN makes both numbers of its pair NaN.
     """
     # 2^-31 (1 + exp2(x)), at most 1: two of these have a product and a reciprocal.
     ASM: gl.constexpr = _in_pairs(
@@ -246,9 +249,9 @@ def bent(x):
 
 @gluon.jit
 def tanh(x):
-    """The tanh of x ln 2 / 2: right at both infinities, and 1 of NaN.
+    """Return the tanh of x ln 2 / 2: right at both infinities, and 1 for NaN.
 
-    An absolute error of 2^-21.5, of 2^-20.7 if ex2 and rcp are off by as much as PTX has them.
+    The absolute error is 2^-21.5, or 2^-20.7 if ex2 and rcp have the errors that PTX allows.
     """
     # (1 + exp2(x)) / 2, of x no larger than 31.
     ASM: gl.constexpr = _in_pairs(
@@ -267,7 +270,7 @@ def _softmax(
     MASKED: gl.constexpr, MASK: gl.constexpr, TERMS: gl.constexpr, BLOCK_N: gl.constexpr,
     S_LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """A tile's weights, the new m (in base 2) and l, and the accumulator's factor."""
+    """Return a tile's weights, the new m (in base 2) and l, and the accumulator's factor."""
     offs_n = start_n + gl.arange(0, BLOCK_N, gl.SliceLayout(0, S_LAYOUT))
     if MASKED:
         keep = offs_n[None, :] < sizes.keys
@@ -310,7 +313,7 @@ def _softmax(
 
 @gluon.jit
 def packed(p, DTYPE: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
-    """Weights rounded to halves, two neighbours in a word."""
+    """Return weights rounded to halves, two neighbours in a word."""
     low, high = gl.split(p.reshape((ROWS, BLOCK_N // 2, 2)))
     ASM: gl.constexpr = "cvt.rn.%s.f32 $0, $2, $1;" % ("bf16x2" if DTYPE.is_bf16() else "f16x2")
     return gl.inline_asm_elementwise(
@@ -322,14 +325,14 @@ def packed(p, DTYPE: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr):
 def unpacked(
     words, DTYPE: gl.constexpr, ROWS: gl.constexpr, BLOCK_N: gl.constexpr, LAYOUT: gl.constexpr
 ):
-    """The weights of `packed`, as an operand of a product."""
+    """Return the weights of `packed`, as an operand of a product."""
     pairs = gl.join(words.to(gl.int16), (words >> 16).to(gl.int16))
     return gl.convert_layout(pairs.reshape((ROWS, BLOCK_N)).to(DTYPE, bitcast=True), LAYOUT)
 
 
 @gluon.jit
 def _compute(computing, G: gl.constexpr, MASK: gl.constexpr, TERMS: gl.constexpr):
-    """What group G does: out and lse of its rows of each item."""
+    """Run group G: out and lse of its rows of each item."""
     out_desc, lse_ptr, memory, barriers, sizes, terms = computing
     ROWS: gl.constexpr = memory.q.shape[3]
     D: gl.constexpr = memory.q.shape[4]
@@ -343,7 +346,7 @@ def _compute(computing, G: gl.constexpr, MASK: gl.constexpr, TERMS: gl.constexpr
     S_ROWS: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
     O_ROWS: gl.constexpr = gl.SliceLayout(1, O_LAYOUT)
     DTYPE: gl.constexpr = memory.q.dtype
-    taken = 0  # tiles, of all items
+    passed = 0  # tiles, of all items
     q = memory.q.index(G).reshape((ROWS, D))
     zeros = gl.zeros((ROWS, BLOCK_N), gl.float32, S_LAYOUT)
     for item in range(gl.program_id(0), _items(sizes), gl.num_programs(0)):
@@ -361,8 +364,8 @@ def _compute(computing, G: gl.constexpr, MASK: gl.constexpr, TERMS: gl.constexpr
         l_i = gl.zeros((ROWS,), gl.float32, S_ROWS)
         acc = gl.zeros((ROWS, D), gl.float32, O_LAYOUT)
         hopper.mbarrier.wait(barriers.q_full.index(G), turn & 1)
-        stage = taken % STAGES
-        hopper.mbarrier.wait(barriers.k_full.index(stage), (taken // STAGES) & 1)
+        stage = passed % STAGES
+        hopper.mbarrier.wait(barriers.k_full.index(stage), (passed // STAGES) & 1)
         k = memory.k.index(stage).reshape((BLOCK_N, D)).permute((1, 0))
         s = hopper.warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
         s = hopper.warpgroup_mma_wait(0, deps=[s])
@@ -372,7 +375,7 @@ def _compute(computing, G: gl.constexpr, MASK: gl.constexpr, TERMS: gl.constexpr
             TERMS, BLOCK_N, S_LAYOUT,
         )  # fmt: skip
         words = packed(p, DTYPE, ROWS, BLOCK_N)
-        taken += 1
+        passed += 1
         # The tiles that need a mask, then the others.
         for masked in gl.static_range(2):
             if masked == 0:
@@ -382,12 +385,12 @@ def _compute(computing, G: gl.constexpr, MASK: gl.constexpr, TERMS: gl.constexpr
                 first = gl.maximum(masked_count, 1)
                 end = count
             for i in range(first, end):
-                stage = taken % STAGES
-                before = (taken - 1) % STAGES
-                hopper.mbarrier.wait(barriers.k_full.index(stage), (taken // STAGES) & 1)
+                stage = passed % STAGES
+                before = (passed - 1) % STAGES
+                hopper.mbarrier.wait(barriers.k_full.index(stage), (passed // STAGES) & 1)
                 k = memory.k.index(stage).reshape((BLOCK_N, D)).permute((1, 0))
                 s = hopper.warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
-                hopper.mbarrier.wait(barriers.v_full.index(before), ((taken - 1) // STAGES) & 1)
+                hopper.mbarrier.wait(barriers.v_full.index(before), ((passed - 1) // STAGES) & 1)
                 weights = unpacked(words, DTYPE, ROWS, BLOCK_N, P_LAYOUT)
                 v = memory.v.index(before).reshape((BLOCK_N, D))
                 product = hopper.warpgroup_mma(weights, v, acc, is_async=True)
@@ -401,11 +404,11 @@ def _compute(computing, G: gl.constexpr, MASK: gl.constexpr, TERMS: gl.constexpr
                 hopper.mbarrier.arrive(barriers.v_empty.index(before), count=1)
                 words = packed(p, DTYPE, ROWS, BLOCK_N)
                 acc = acc * gl.convert_layout(alpha, O_ROWS)[:, None]
-                taken += 1
+                passed += 1
         if not OUT_IN_Q:
             hopper.mbarrier.arrive(barriers.q_empty.index(G), count=1)
-        before = (taken - 1) % STAGES
-        hopper.mbarrier.wait(barriers.v_full.index(before), ((taken - 1) // STAGES) & 1)
+        before = (passed - 1) % STAGES
+        hopper.mbarrier.wait(barriers.v_full.index(before), ((passed - 1) // STAGES) & 1)
         weights = unpacked(words, DTYPE, ROWS, BLOCK_N, P_LAYOUT)
         v = memory.v.index(before).reshape((BLOCK_N, D))
         product = hopper.warpgroup_mma(weights, v, acc, is_async=True)
@@ -444,11 +447,11 @@ def _compute(computing, G: gl.constexpr, MASK: gl.constexpr, TERMS: gl.constexpr
 
 @gluon.jit
 def new_barriers(NUMBER: gl.constexpr, COUNT: gl.constexpr):
-    """So many barriers, each of which waits for COUNT arrivals."""
-    made = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], hopper.mbarrier.MBarrierLayout())
+    """Return NUMBER barriers, each of which waits for COUNT arrivals."""
+    barriers = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], hopper.mbarrier.MBarrierLayout())
     for i in gl.static_range(NUMBER):
-        hopper.mbarrier.init(made.index(i), count=COUNT)
-    return made
+        hopper.mbarrier.init(barriers.index(i), count=COUNT)
+    return barriers
 
 
 @gluon.jit
@@ -457,10 +460,11 @@ def hopper_kernel(
     s_q, keys, shift, left, right, scale, cap, per_slope, MASK: gl.constexpr, TERMS: gl.constexpr,
     STAGES: gl.constexpr, GROUPS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """out [b, h_q, s_q, d] by its descriptor, and lse [b, h_q, s_q].
+    """Compute out [b, h_q, s_q, d] by its descriptor, and lse [b, h_q, s_q].
 
-    MASK: none, causal or window. TERMS: which of alibi, sink, softcap and first (scores are scaled
-    before the largest is looked for) there are, with spaces between; numbers as `Terms` has them.
+    MASK: none, causal or window. TERMS: the present terms among alibi, sink, softcap and first
+    (scores are scaled before the search for the largest), separated by spaces; numbers as in
+    `ScoreTerms`.
     """
     ROWS: gl.constexpr = q_desc.block_type.shape[2]
     D: gl.constexpr = q_desc.block_type.shape[3]
@@ -471,15 +475,15 @@ def hopper_kernel(
         out_smem = gl.allocate_shared_memory(q_desc.dtype, [GROUPS, 1, 1, ROWS, D], q_desc.layout)
     k_smem = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, D], k_desc.layout)
     v_smem = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, BLOCK_N, D], v_desc.layout)
-    memory = Memory(q_smem, k_smem, v_smem, out_smem)
-    barriers = Barriers(
+    memory = ForwardMemory(q_smem, k_smem, v_smem, out_smem)
+    barriers = ForwardBarriers(
         new_barriers(GROUPS, 1), new_barriers(GROUPS, 1), new_barriers(STAGES, 1),
         new_barriers(STAGES, GROUPS), new_barriers(STAGES, 1), new_barriers(STAGES, GROUPS),
     )  # fmt: skip
     hopper.fence_async_shared()
     descriptors = (q_desc, k_desc, v_desc)
-    sizes = Sizes(blocks, heads, h_q, s_q, keys, shift, left, right)
-    terms = Terms(scale, cap, per_slope, slopes_ptr, sink_ptr)
+    sizes = ForwardSizes(blocks, heads, h_q, s_q, keys, shift, left, right)
+    terms = ScoreTerms(scale, cap, per_slope, slopes_ptr, sink_ptr)
     loading = (descriptors, memory, barriers, sizes, group)
     computing = (out_desc, lse_ptr, memory, barriers, sizes, terms)
     # Constants stay constants only where they stand in the call.

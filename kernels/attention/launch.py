@@ -1,7 +1,7 @@
-"""Launches of attention's kernels: a kernel takes the arguments that its parameters name.
+"""Launches of attention's kernels: a kernel receives the arguments that its parameters name.
 
 A tensor `q` is passed as q_ptr, with its strides stride_qb, stride_qm, stride_qh and stride_qd over
-(b, s, h, d). Strides and head sizes come in units of VECTOR elements, d's own stride as it is.
+(b, s, h, d). Strides and head sizes are in units of VECTOR elements, except d's own stride.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from typing import Any, NamedTuple
 import triton
 from torch import Tensor
 
-from kernel_workbench.kernels.attention.problem import Problem, adjacent, is_wide, vector_elements
+from kernel_workbench.kernels.attention.problem import (
+    AttentionCall,
+    adjacent,
+    is_wide,
+    vector_elements,
+)
 from kernel_workbench.kernels.attention.registration import need_of_call
 from kernel_workbench.kernels.attention.tile_model import WIDE_CHUNK
 from kernel_workbench.kernels.attention.variants import Need, Variant
@@ -31,19 +36,19 @@ _STRIDES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Twins:
-    """Two kernels of one function: for tensors at 16-byte addresses, and at any."""
+class VectorTwins:
+    """Two kernels of one function: for tensors at 16-byte addresses, and at any address."""
 
     aligned: Any
     any: Any
 
     def of(self, vector: int) -> Any:
-        """The kernel for loads of `vector` elements."""
+        """Return the kernel for loads of `vector` elements."""
         return self.aligned if vector > 1 else self.any
 
 
 class Launched(NamedTuple):
-    """A launch that was made: what `launch_plan.keep` takes."""
+    """A launch, as `launch_plan.keep` takes it."""
 
     kernel: Any
     compiled: object  # what Triton's launch returns
@@ -52,10 +57,10 @@ class Launched(NamedTuple):
 
 
 def compiled(function: Callable[..., object], *vectors: str) -> Any:
-    """The kernel of a function, whose tensors called `vectors` may be at 16-byte addresses.
+    """Return the kernel of a function; its tensors `vectors` may be at 16-byte addresses.
 
-    What else the JIT could tell of a number or an address is left out, so that one compiled kernel
-    serves every size, stride and mask: how wide loads may be is said by VECTOR alone.
+    The JIT gets no other property of a number or an address, so one compiled kernel serves every
+    size, stride and mask: only VECTOR determines the width of loads.
     """
     names = [
         name
@@ -68,13 +73,13 @@ def compiled(function: Callable[..., object], *vectors: str) -> Any:
     return triton.jit(function, do_not_specialize=numbers, do_not_specialize_on_alignment=loose)
 
 
-def compiled_twice(function: Callable[..., object], *vectors: str) -> Twins:
-    """`compiled` with `vectors`, and with none."""
-    return Twins(compiled(function, *vectors), compiled(function))
+def compiled_twice(function: Callable[..., object], *vectors: str) -> VectorTwins:
+    """Return `compiled` with `vectors`, and without."""
+    return VectorTwins(compiled(function, *vectors), compiled(function))
 
 
 def arguments_of(tensors: Mapping[str, Tensor], vector: int) -> dict[str, object]:
-    """The pointers and strides of tensors [b, s, h, d]; a kernel counts in `vector` elements."""
+    """Return the pointers and strides of tensors [b, s, h, d]; strides in `vector` elements."""
     arguments: dict[str, object] = {}
     for name, tensor in tensors.items():
         letter, axes = _STRIDES[name]
@@ -85,9 +90,9 @@ def arguments_of(tensors: Mapping[str, Tensor], vector: int) -> dict[str, object
 
 
 class Launcher:
-    """Launches the kernels of one call; others: what is loaded as vectors beside q, k and v."""
+    """Launches the kernels of one call; others: tensors loaded as vectors beside q, k and v."""
 
-    def __init__(self, problem: Problem, *, tf32: bool, **others: Tensor) -> None:
+    def __init__(self, problem: AttentionCall, *, tf32: bool, **others: Tensor) -> None:
         self.problem = problem
         self.loaded = {"q": problem.q, "k": problem.k, "v": problem.v, **others}
         self._vector = vector_elements(*self.loaded.values())
@@ -96,11 +101,11 @@ class Launcher:
         self._known: dict[int, dict[str, object]] = {}
 
     def vector(self, variant: Variant) -> int:
-        """Elements of a load of q, k, v and the others."""
+        """Return the elements of a load of q, k, v and the others."""
         return self._vector if variant.aligned else 1
 
     def _arguments(self, vector: int) -> dict[str, object]:
-        """What all kernels of the call take, in loads of `vector` elements; worked out once."""
+        """Return the arguments of all kernels, in loads of `vector` elements; cached."""
         if vector not in self._known:
             problem, loaded = self.problem, self.loaded.values()
             self._known[vector] = {
@@ -117,17 +122,21 @@ class Launcher:
 
     def launch(
         self,
-        kernel: Twins,
+        kernel: VectorTwins,
         programs: int,
         variant: Variant,
         stored: Mapping[str, Tensor] | None = None,
         /,
         **own: object,
     ) -> Launched | None:
-        """Run `programs` of a kernel, if any, as a variant cuts it.
+        """Run `programs` of a kernel, if any, with a variant's tile.
 
-        stored: tensors laid out like (b, s, h, d) beside those that are loaded. own: what only this
-        kernel takes, or takes otherwise.
+        Args:
+            kernel: the kernel.
+            programs: number of programs.
+            variant: the variant.
+            stored: stored tensors in the layout (b, s, h, d).
+            **own: arguments of this kernel only, which override the others.
         """
         if not programs:
             return None
@@ -148,5 +157,5 @@ class Launcher:
         chosen = kernel.of(vector)
         named = {name: arguments[name] for name in chosen.arg_names}
         with on_device_of(self.problem.q):
-            made = chosen[(programs,)](**named, num_warps=tile.warps, num_stages=tile.stages)
-        return Launched(chosen, made, programs, tuple(named.values()))
+            result = chosen[(programs,)](**named, num_warps=tile.warps, num_stages=tile.stages)
+        return Launched(chosen, result, programs, tuple(named.values()))

@@ -1,13 +1,13 @@
 """Launch plans: a call like an earlier one goes straight to its compiled kernel's launcher.
 
-Of each launch Triton's JIT asks what the arguments are (types, values of 1, multiples of 16,
-layouts of boxes), to find the compiled kernel among those that it has. That takes most of a small
-call's time, and the answer is the same for the same shapes, strides, dtypes, devices and options.
-So the first call goes through Triton's own launch, and a plan is kept of it: the compiled kernel,
-and its arguments but for addresses. A later call with the same key fills in the addresses of its
-own tensors and calls the C function that Triton calls at the end.
+At each launch Triton's JIT inspects the arguments (types, values of 1, multiples of 16, layouts of
+boxes) to find the compiled kernel. That takes most of a small call's time, and the result is the
+same for the same shapes, strides, dtypes, devices and options. So the first call goes through
+Triton's own launch and leaves a plan: the compiled kernel, and its arguments except addresses. A
+later call with the same key fills in the addresses of its own tensors and calls the C function that
+Triton calls at the end.
 
-What is skipped, and why it may be:
+A plan skips the following steps:
 
 - our checks of arguments, and the JIT's look-up: what they depend on is in the key, and a call that
   they refuse has no plan. Addresses are in no key: all are multiples of 16, or no plan is used.
@@ -49,12 +49,12 @@ _ORDINARY_RUN = jit.JITFunction.run
 
 
 class LaunchPlan:
-    """A launch of one kernel: all that its C launcher takes, but for addresses and the stream."""
+    """A launch of one kernel: all arguments of its C launcher, except addresses and the stream."""
 
     def __init__(
         self, kernel: Any, compiled: Any, arguments: Sequence[object], tensors: Sequence[Tensor]
     ) -> None:
-        """arguments: as the kernel's parameters; tensors: those that are among them."""
+        """Prepare a plan; arguments: the kernel's; tensors: those among them."""
         # Another version may not have it.
         from triton.backends.nvidia.driver import TMA_DTYPE_DEVICE_TO_HOST  # noqa: PLC0415
 
@@ -70,9 +70,16 @@ class LaunchPlan:
             if isinstance(argument, Tensor):
                 self._pointers.append((place, index[id(argument)]))
             elif isinstance(argument, TensorDescriptor):
-                said, sizes = next(boxes), (argument.shape, argument.strides)
-                dtype, padding = TMA_DTYPE_DEVICE_TO_HOST[said["elem_type"]], 0
-                box = said["swizzle"], said["elem_size"], dtype, said["block_size"], *sizes, padding
+                described, sizes = next(boxes), (argument.shape, argument.strides)
+                dtype, padding = TMA_DTYPE_DEVICE_TO_HOST[described["elem_type"]], 0
+                box = (
+                    described["swizzle"],
+                    described["elem_size"],
+                    dtype,
+                    described["block_size"],
+                    *sizes,
+                    padding,
+                )
                 self._boxes.append((place, index[id(argument.base)], box))
                 self._arguments += [*argument.shape, *argument.strides]
         for place, _ in (*self._pointers, *((place, 0) for place, _, _ in self._boxes)):
@@ -95,11 +102,11 @@ class LaunchPlan:
             self._describe = utils.fill_tma_descriptor
 
     def is_current(self) -> bool:
-        """Whether the ordinary launch would do what this one does."""
+        """Return True if the ordinary launch would do the same as this plan."""
         return driver.active is self._driver and _is_plain(self._kernel)
 
     def launch(self, programs: int, *tensors: Tensor) -> bool:
-        """Launch with these tensors; False, and nothing is launched, where one isn't aligned."""
+        """Launch with these tensors; return False, without a launch, if one isn't aligned."""
         addresses = [tensor.data_ptr() for tensor in tensors]
         if reduce(or_, addresses) % _ALIGNED:
             return False
@@ -110,13 +117,13 @@ class LaunchPlan:
             arguments[place] = self._describe(addresses[number], *box)
         with on_device_of(tensors[0]):
             stream = self._driver.get_current_stream(tensors[0].get_device())
-            given = (arguments,) if self._listed else arguments
-            self._launch(programs, 1, 1, stream, *self._head, *given)
+            listed = (arguments,) if self._listed else arguments
+            self._launch(programs, 1, 1, stream, *self._head, *listed)
         return True
 
 
 def _is_plain(kernel: Any) -> bool:
-    """Whether the JIT does nothing but launch; a hook that isn't a chain of hooks counts as one."""
+    """Return True if the JIT only launches; a hook outside of a chain counts as a hook."""
     runtime = knobs.runtime
     return not (
         getattr(runtime.launch_enter_hook, "calls", True)
@@ -134,12 +141,12 @@ def _is_plain(kernel: Any) -> bool:
 
 @lru_cache(maxsize=512)
 def _place(_: Key) -> list[tuple[LaunchPlan, int]]:
-    """Where the plan of a key is, with its number of programs; empty while there is none."""
+    """Return the plan of a key and its number of programs; empty until there is one."""
     return []
 
 
 def key_of(entry: str, q: Tensor, k: Tensor, v: Tensor, *options: object) -> Key | None:
-    """All that a call of the function `entry` depends on; None: it has no plan."""
+    """Return everything that a call of the function `entry` depends on; None: it has no plan."""
     if not (enabled and type(q) is Tensor and type(k) is Tensor and type(v) is Tensor):
         return None
     for option in options:
@@ -160,7 +167,7 @@ def keep(
     arguments: Sequence[object],
     tensors: Sequence[Tensor],
 ) -> None:
-    """Keep a plan of a launch that was just made, if it can have one: see `LaunchPlan`."""
+    """Keep a plan of the last launch, if it can have one: see `LaunchPlan`."""
     if (
         key is None
         or triton.__version__ not in CHECKED_VERSIONS
@@ -178,7 +185,7 @@ def keep(
 
 
 def forward(key: Key | None, q: Tensor, k: Tensor, v: Tensor) -> Forward | None:
-    """out and lse by the plan that is kept of a forward; None: take the ordinary launch."""
+    """Compute out and lse by the plan of a forward; None: take the ordinary launch."""
     place = None if key is None else _place(key)
     if not place:
         return None

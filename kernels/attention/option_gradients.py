@@ -15,8 +15,8 @@ from kernel_workbench.kernels.attention.backward_kernels import gradient_tile, r
 from kernel_workbench.kernels.attention.launch import compiled, compiled_twice
 from kernel_workbench.kernels.attention.scores import (
     LOG2E,
-    Options,
-    Scores,
+    HeadScores,
+    ScoreOptions,
     head_of,
     mask_of,
     terms_of,
@@ -37,8 +37,8 @@ def _bias_gradient(
     PRECISION: tl.constexpr, ADJACENT: tl.constexpr, VECTOR: tl.constexpr, WIDE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """dbias, packed; b batches and `members` heads are folded into each of its own."""
-    options = Options(
+    """Compute packed dbias; b batches and `members` heads are folded into each of its own."""
+    options = ScoreOptions(
         bias_ptr=bias_ptr, stride_bb=stride_bb, stride_bh=stride_bh, stride_bm=stride_bm,
         stride_bn=stride_bn, slopes_ptr=slopes_ptr, scale=scale, softcap=softcap,
         keep_scale=keep_scale, seed_low=seed_low, seed_high=seed_high, threshold=threshold,
@@ -90,7 +90,7 @@ def _bias_gradient(
             WIDE,
         )  # fmt: skip
         bias_offset, slope = terms_of(options, batch, head)
-        scores = Scores(options, bias_offset, slope, number * h_q + q_number)
+        scores = HeadScores(options, bias_offset, slope, number * h_q + q_number)
         statistics = batch * stride_lb + head * stride_lh
         for tile in range(low, high):
             start_m = tile * BLOCK_M
@@ -128,7 +128,7 @@ bias_gradient_kernel = compiled_twice(_bias_gradient, "do_ptr", "q_ptr", "k_ptr"
 def _sink_gradient(
     sink_ptr, lse_ptr, delta_ptr, dsink_ptr, stride_lb, stride_lh, b, s_q, BLOCK_M: tl.constexpr
 ):
-    """dsink [h_q]: a program a head, over batches and queries in order."""
+    """Compute dsink [h_q]: a program a head, over batches and queries in order."""
     head = tl.program_id(0).to(tl.int64)
     sink = tl.load(sink_ptr + head)
     acc = tl.zeros((BLOCK_M,), tl.float32)

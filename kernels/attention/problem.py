@@ -1,7 +1,7 @@
-"""One call's arguments, checked and measured: what every launch of attention starts from.
+"""One call's arguments, checked and measured, for every launch of attention.
 
-Whatever can't be served is refused here, before any launch, in one sentence that says what was
-given and what is needed.
+Unserved arguments are refused here, before any launch, in one sentence with the given and the
+required values.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ _INT32 = 2**31
 
 
 class AttentionError(ValueError):
-    """Arguments that attention can't be computed from; the message is one sentence."""
+    """Arguments that attention doesn't serve; the message is one sentence."""
 
 
-class Problem(NamedTuple):
-    """The sizes, limits and strides of one call; tensors as they were given.
+class AttentionCall(NamedTuple):
+    """The sizes, limits and strides of one call, and its tensors as they were passed.
 
     b is the number of sequences under varlen, and s_q, s_kv the largest lengths; else the sizes of
-    q and k. left and right are how far from its own position (with the corner's shift) a query may
-    look back and ahead. natural: scores are more than scale q.k, and are kept in base e.
+    q and k. left and right are the numbers of keys behind and ahead of its own position (with the
+    corner's shift) that a query may attend to. natural: scores are more than scale q.k, and are
+    kept in base e.
     """
 
     q: Tensor
@@ -54,24 +55,24 @@ class Problem(NamedTuple):
 
     @property
     def group(self) -> int:
-        """Query heads to a key head."""
+        """The number of query heads to a key head."""
         return self.h_q // self.h_kv if self.h_kv else 1
 
     @property
     def natural(self) -> bool:
-        """Whether scores are kept in base e: for whatever is added to or bent in scale q.k."""
-        given = self.options
-        added = (given.bias, given.alibi_slopes, given.sink, given.softcap)
-        return any(each is not None for each in added) or self.scale <= 0
+        """True if scores are kept in base e: an option adds to scale q.k or bends it."""
+        options = self.options
+        added = (options.bias, options.alibi_slopes, options.sink, options.softcap)
+        return any(option is not None for option in added) or self.scale <= 0
 
     @property
     def dropout(self) -> bool:
-        """Whether weights are dropped."""
+        """True if weights are dropped."""
         return self.options.dropout_p > 0
 
     @property
     def threshold(self) -> int:
-        """A draw of 32 bits below this is dropped."""
+        """A draw of 32 bits below this threshold is dropped."""
         return round(self.options.dropout_p * 2**32)
 
     @property
@@ -85,12 +86,12 @@ class Problem(NamedTuple):
 
     @property
     def keep_scale(self) -> float:
-        """What a kept weight is multiplied by."""
+        """The factor of kept weights."""
         return 1 / (1 - self.options.dropout_p)
 
     @property
     def bias_strides(self) -> tuple[int, int, int, int]:
-        """The bias's strides over [b, h_q, s_q, s_kv], 0 where it is broadcast."""
+        """The bias's strides over [b, h_q, s_q, s_kv], 0 along broadcast axes."""
         if self.bias is None:
             return 0, 0, 0, 0
         batch, head, query, key = self.bias.stride()
@@ -98,8 +99,8 @@ class Problem(NamedTuple):
 
     @property
     def arguments(self) -> dict[str, object]:
-        """The options and sizes by the names that a kernel's parameters have."""
-        given = self.options
+        """Return the options and sizes by the names of kernels' parameters."""
+        options = self.options
         stride_bb, stride_bh, stride_bm, stride_bn = self.bias_strides
         seed_low, seed_high, threshold = self.random_words
         # Blocks that hold a head, for a product 16 at least.
@@ -110,30 +111,30 @@ class Problem(NamedTuple):
             "stride_bh": stride_bh,
             "stride_bm": stride_bm,
             "stride_bn": stride_bn,
-            "slopes_ptr": given.alibi_slopes,
-            "sink_ptr": given.sink,
-            "cu_q": given.cu_seqlens_q,
-            "cu_k": given.cu_seqlens_k,
-            "softcap": given.softcap or 0.0,  # which no kernel reads where there is none
+            "slopes_ptr": options.alibi_slopes,
+            "sink_ptr": options.sink,
+            "cu_q": options.cu_seqlens_q,
+            "cu_k": options.cu_seqlens_k,
+            "softcap": options.softcap or 0.0,  # which no kernel reads where there is none
             "keep_scale": self.keep_scale,
             "seed_low": seed_low,
             "seed_high": seed_high,
             "threshold": threshold,
             "left": self.left,
             "right": self.right,
-            "bottom_right": int(given.corner == "bottom_right"),
+            "bottom_right": int(options.corner == "bottom_right"),
             "h_q": self.h_q,
             "group": self.group,
             "s_q": self.s_q,
             "s_kv": self.s_kv,
-            "SOFTCAP": given.softcap is not None,
+            "SOFTCAP": options.softcap is not None,
             "EVEN_D": (self.d, self.d_v) == (block_d, block_dv),
             "BLOCK_D": block_d,
             "BLOCK_DV": block_dv,
         }
 
     @classmethod
-    def of(cls, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Problem:
+    def of(cls, q: Tensor, k: Tensor, v: Tensor, options: Options) -> AttentionCall:
         """Check the arguments of a forward. Raises AttentionError."""
         check_shapes(q, k, v)
         check_options(q, options)
@@ -150,7 +151,7 @@ class Problem(NamedTuple):
         )  # fmt: skip
 
     def check_gradients(self, do: Tensor, out: Tensor, lse: Tensor) -> None:
-        """Check what a backward takes beside the forward's arguments. Raises AttentionError."""
+        """Check the further arguments of a backward. Raises AttentionError."""
         batch, s_q, h_q, _ = self.q.shape
         shape, rows = (batch, s_q, h_q, self.d_v), (batch, h_q, s_q)
         _same_kind(self.q, do=do, out=out)
@@ -258,7 +259,7 @@ def _sequences(q: Tensor, k: Tensor, options: Options) -> tuple[int, int, int]:
 
 
 def check_options(q: Tensor, options: Options) -> None:
-    """Check all that can be without looking at a tensor's values. Raises AttentionError."""
+    """Check the options without reading a tensor's values. Raises AttentionError."""
     _same_kind(q, bias=options.bias)
     if options.corner not in ("top_left", "bottom_right"):
         raise AttentionError(f"corner must be top_left or bottom_right, got {options.corner}")
@@ -289,7 +290,7 @@ def check_options(q: Tensor, options: Options) -> None:
 
 
 def _limits(options: Options) -> tuple[int, int]:
-    """How far back and ahead a query may look."""
+    """Return how far back and ahead a query may attend."""
     left, right = options.window or (None, None)
     back = UNLIMITED if left is None else min(left, UNLIMITED)
     ahead = UNLIMITED if right is None else min(right, UNLIMITED)
@@ -315,7 +316,7 @@ def _expanded_bias(options: Options, b: int, h_q: int, s_q: int, s_kv: int) -> T
 def load_bytes(
     address: int, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
 ) -> int:
-    """The widest load, 16 bytes at most, that a tensor's address, strides and rows allow.
+    """Return the widest load, at most 16 bytes, that a tensor's address, strides and rows allow.
 
     address and itemsize in bytes, strides in elements.
     """
@@ -324,7 +325,7 @@ def load_bytes(
 
 @lru_cache(maxsize=1024)
 def _load_bytes(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int:
-    """As `load_bytes` at address 0; kept, since models call with the same shapes."""
+    """Return `load_bytes` at address 0; cached, because models repeat shapes."""
     if strides[-1] != 1 and shape[-1] > 1:
         return itemsize
     outer = zip(strides[:-1], shape[:-1], strict=True)
@@ -333,19 +334,19 @@ def _load_bytes(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int)
 
 
 def vector_elements(*tensors: Tensor) -> int:
-    """Elements that can be loaded at once from every tensor; all have one dtype."""
+    """Return the elements that one load can take from every tensor; all have one dtype."""
     size = tensors[0].element_size()
     widths = [load_bytes(t.data_ptr(), t.shape, t.stride(), size) for t in tensors]
     return min(widths) // size
 
 
 def adjacent(*tensors: Tensor) -> bool:
-    """Whether every tensor's last axis is adjacent in memory."""
+    """Return True if every tensor's last axis is adjacent in memory."""
     return all(tensor.stride(-1) == 1 or tensor.shape[-1] == 1 for tensor in tensors)
 
 
 def is_wide(*tensors: Tensor) -> bool:
-    """Whether an offset within one head of some tensor may pass 31 bits."""
+    """Return True if an offset within one head of some tensor may exceed 31 bits."""
     return any(
         sum(
             (length - 1) * abs(stride)

@@ -1,4 +1,4 @@
-"""What our attention kernels serve and declare, and the variant that a call or a case needs."""
+"""Domains and declarations of our attention kernels, and the variants of calls and cases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 
-from kernel_workbench.kernels.attention.problem import Problem, load_bytes
+from kernel_workbench.kernels.attention.problem import AttentionCall, load_bytes
 from kernel_workbench.kernels.attention.tile_model import GENERATIONS, Pass
 from kernel_workbench.kernels.attention.variants import Need, dtype_key, key_passes, pick, serving
 from kernel_workbench.kernels.registry import Domain, Function, kernel
@@ -36,8 +36,8 @@ _TENSOR_CORES = replace(_FP32, accumulation_roundoff=2.0**-23)
 _TF32 = replace(_TENSOR_CORES, tf32_operands=True)
 
 
-def need_of_call(problem: Problem, sm: int, vector: int, *, tf32: bool) -> Need:
-    """What a call asks of a variant; `vector`: elements that can be loaded at once."""
+def need_of_call(problem: AttentionCall, sm: int, vector: int, *, tf32: bool) -> Need:
+    """Return a call's requirements on a variant; `vector`: elements that can be loaded at once."""
     whole = 16 // problem.q.element_size()
     return Need(
         dtype=dtype_key(problem.q.dtype, tf32=tf32),
@@ -50,7 +50,7 @@ def need_of_call(problem: Problem, sm: int, vector: int, *, tf32: bool) -> Need:
 
 
 def load_bytes_of(place: Geometry) -> int:
-    """The widest load from a tensor that a case puts at a 256-byte address, but for its offset."""
+    """Return the widest load from a tensor of a case at a 256-byte address plus its offset."""
     size = place.dtype.itemsize
     # A tensor without elements has no address.
     offset = place.offset if math.prod(place.shape) else 0
@@ -58,7 +58,7 @@ def load_bytes_of(place: Geometry) -> int:
 
 
 def need_of_case(case: Case, sm: int, *, tf32: bool) -> Need:
-    """What a case asks of a variant, by its data alone."""
+    """Return a case's requirements on a variant, from its data alone."""
     places = OPS[case.op].geometry(case)
     return Need(
         dtype=dtype_key(case.dtype, tf32=tf32),
@@ -71,52 +71,52 @@ def need_of_case(case: Case, sm: int, *, tf32: bool) -> Need:
 
 
 def variants_of_case(*kinds: Pass, case: Case, sm: int, tf32: bool = False) -> str:
-    """The names of the variants that a case takes on an sm, one for each pass, "dkdv" as it is."""
+    """Return the names of a case's variants on an sm, one for each pass."""
     need = need_of_case(case, sm, tf32=tf32)
-    passes = [each for kind in kinds for each in (key_passes(need) if kind == "dkdv" else (kind,))]
-    return " ".join(pick(each, need).name for each in passes)
+    passes = [part for kind in kinds for part in (key_passes(need) if kind == "dkdv" else (kind,))]
+    return " ".join(pick(part, need).name for part in passes)
 
 
 def configurations_of_case(
     *ways: tuple[Pass, ...], case: Case, sm: int, tf32: bool = False
 ) -> tuple[str, ...]:
-    """Names of variants, one for each pass of a way, so that each variant is in one at least.
+    """Return names of variants, one for each pass of a way; each variant occurs at least once.
 
-    Passes of one way are cut apart from one another, so that their product isn't asked for.
+    The passes of one way vary together, because their product would be large.
     """
     need = need_of_case(case, sm, tf32=tf32)
-    found: list[str] = []
+    combinations: list[str] = []
     tried: set[Pass] = set()
     for way in ways:
         of_pass = {kind: serving(kind, need) for kind in way}
         if not all(of_pass.values()):
             continue
-        new = max(len(each) for kind, each in of_pass.items() if kind not in tried)
+        new = max(len(variants) for kind, variants in of_pass.items() if kind not in tried)
         tried |= set(way)
-        found += [
-            " ".join(each[turn % len(each)].name for each in of_pass.values())
+        combinations += [
+            " ".join(variants[turn % len(variants)].name for variants in of_pass.values())
             for turn in range(new)
         ]
-    return tuple(found)
+    return tuple(combinations)
 
 
 def elements(case: Case, name: str) -> int:
-    """How many elements an output of the case has."""
+    """Return the number of elements of an output of the case."""
     return math.prod(OPS[case.op].forms(case)[name].shape)
 
 
 def gathered_elements(case: Case) -> int:
-    """How many elements of dq, dk and dv have fp32 accumulators in memory, on some generation."""
-    need, found = need_of_case(case, 0, tf32=False), set()
-    for sm, _ in (each.sm for each in GENERATIONS):
+    """Return the elements of dq, dk and dv with fp32 accumulators in memory, on some sm."""
+    need, outputs = need_of_case(case, 0, tf32=False), set()
+    for sm, _ in (generation.sm for generation in GENERATIONS):
         if sm < _SINCE.get(case.dtype, 0):
             continue
         here = replace(need, sm=sm)
         if pick("dq", here).accumulator == "gmem":
-            found.add("dq")
+            outputs.add("dq")
         if any(pick(kind, here).accumulator == "gmem" for kind in key_passes(here)):
-            found |= {"dk", "dv"}
-    return sum(elements(case, name) for name in found)
+            outputs |= {"dk", "dv"}
+    return sum(elements(case, name) for name in outputs)
 
 
 Variants = Callable[[Case, int], str]
@@ -152,7 +152,7 @@ def ours(
                 dtypes=dtypes,
                 features=features,
                 sm=(80, SM[1]) if tf32 else SM,
-                since={each: sm for each, sm in _SINCE.items() if each in dtypes},
+                since={option: sm for option, sm in _SINCE.items() if option in dtypes},
                 sizes=sizes or {},
                 also=also,
             )

@@ -1,4 +1,4 @@
-"""What every attention kernel shares, as jit functions: scores, ranges of keys, the dropout mask.
+"""Shared jit functions of attention's kernels: scores, ranges of keys, the dropout mask.
 
 A tile's scores are S = softcap(scale q.k) + bias - slope |i + shift - j|, natural. Kernels whose
 scores are scale q.k alone keep them in base 2, where the exponential is one FMA and an ex2.
@@ -24,10 +24,10 @@ LN2 = tl.constexpr(0.6931471805599453)
 UNLIMITED = 2**30
 
 
-class Options(NamedTuple):
-    """What bends scores, is added to them, or drops them: a kernel's parameters by their names.
+class ScoreOptions(NamedTuple):
+    """The options that bend scores, add to them, or drop them, by the names of kernels' parameters.
 
-    scale is the case's where scores are NATURAL, else scale log2(e).
+    scale is the case's if scores are NATURAL, else scale log2(e).
     """
 
     bias_ptr: Any
@@ -47,8 +47,8 @@ class Options(NamedTuple):
     NATURAL: Any
 
 
-class Scores(NamedTuple):
-    """The options for one head, or [BLOCK_M, 1] for heads of their own in each row."""
+class HeadScores(NamedTuple):
+    """The options for one head, or [BLOCK_M, 1] for a head in each row."""
 
     options: Any
     bias_offset: Any
@@ -56,8 +56,8 @@ class Scores(NamedTuple):
     batch_head: Any
 
 
-class Mask(NamedTuple):
-    """Which keys the queries of a sequence may attend to; some query to each from first to end."""
+class SequenceMask(NamedTuple):
+    """The keys that queries of a sequence may attend to; first to end: keys with a query."""
 
     s_q: Any
     s_kv: Any
@@ -68,10 +68,10 @@ class Mask(NamedTuple):
     end_key: Any
 
 
-class Tiles(NamedTuple):
-    """A block's tiles, by their numbers: from low, full ones from and to, up to high.
+class WalkTiles(NamedTuple):
+    """A block's tiles, by their numbers: all from low to high, full ones in the middle.
 
-    Those in the middle need no mask: each query of a tile may attend to each of its keys.
+    Full tiles need no mask: each query of a tile may attend to each of its keys.
     """
 
     low: Any
@@ -81,7 +81,7 @@ class Tiles(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The rows of one head: where the first one is, and strides in elements."""
+    """The rows of one head: the first row's address, and strides in elements."""
 
     base: Any
     stride_m: Any
@@ -93,11 +93,12 @@ def head_of(
     ptr, stride_b, stride_m, stride_h, stride_d, batch, head, start,
     ADJACENT: tl.constexpr, VECTOR: tl.constexpr, WIDE: tl.constexpr = False,
 ):  # fmt: skip
-    """A head from its row `start` on.
+    """Return a head from its row `start` on.
 
-    All strides but the last arrive divided by VECTOR: their product with it is known to be a
-    multiple, and so loads are VECTOR elements wide, whatever the numbers are. It may not fit in 32
-    bits: batch and head are int64, and the strides within a head where it is WIDE.
+    All strides but the last arrive divided by VECTOR: the compiler knows that their product with it
+    is a multiple, and so loads are VECTOR elements wide, whatever the numbers are. The product may
+    not fit in 32 bits: batch and head are int64, and so are the strides within a head if it is
+    WIDE.
     """
     if WIDE:
         stride_m = stride_m.to(tl.int64)
@@ -112,14 +113,14 @@ def head_of(
 
 @triton.jit
 def load_rows(head, rows, columns, mask):
-    """[rows, columns] of a head, 0 where masked."""
+    """Load [rows, columns] of a head, 0 where masked."""
     offs = rows[:, None] * head.stride_m + columns[None, :] * head.stride_d
     return tl.load(head.base + offs, mask=mask, other=0.0)
 
 
 @triton.jit
 def load_tile(ptrs, there, within, MASKED: tl.constexpr, EVEN_D: tl.constexpr):
-    """A tile of a walk: rows that are there, and columns within the head."""
+    """Load a tile of a walk: existing rows, and columns within the head."""
     if MASKED:
         tile = tl.load(ptrs, mask=there & within, other=0.0)
     elif EVEN_D:
@@ -131,9 +132,9 @@ def load_tile(ptrs, there, within, MASKED: tl.constexpr, EVEN_D: tl.constexpr):
 
 @triton.jit
 def terms_of(options, batch, head):
-    """The offset of a head's bias, and its slope; neither is read where there is none.
+    """Return the offset of a head's bias, and its slope; neither is read if it doesn't exist.
 
-    What is no tensor can't be returned by Triton 3.6, so a kernel makes its `Scores` itself.
+    Triton 3.6 returns only tensors, so a kernel makes its `HeadScores` itself.
     """
     slope = 0.0
     if options.slopes_ptr is not None:
@@ -143,13 +144,13 @@ def terms_of(options, batch, head):
 
 @triton.jit
 def tanh(x):
-    """1 - 2 / (exp(2 x) + 1): an absolute error of about 2^-23, right at both infinities."""
+    """Return 1 - 2 / (exp(2 x) + 1): an absolute error of about 2^-23, right at both infinities."""
     return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)
 
 
 @triton.jit
 def score_tile(x, scores, offs_m, offs_n, shift, mask):
-    """Natural scores S of x = scale q.k, and t = tanh(x / softcap), which is x without a softcap.
+    """Return natural scores S of x = scale q.k, and t = tanh(x / softcap), or x without a softcap.
 
     offs_m, offs_n and mask broadcast to x's shape; masked elements get no bias.
     """
@@ -169,10 +170,10 @@ def score_tile(x, scores, offs_m, offs_n, shift, mask):
 
 @triton.jit
 def kept(scores, queries, start_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Which elements of a tile dropout keeps, [BLOCK_M, BLOCK_N]; start_n is a multiple of 4.
+    """Return the mask of a tile's kept weights, [BLOCK_M, BLOCK_N]; start_n is a multiple of 4.
 
     Philox 4x32-10 at the counter (key // 4, query, batch_head, 0) draws for four keys at once.
-    queries [BLOCK_M, 1], of one head or each of its own.
+    queries [BLOCK_M, 1] are of one head, or of a head in each row.
     """
     options = scores.options
     fours = (start_n // 4 + tl.arange(0, BLOCK_N // 4))[None, :]
@@ -187,7 +188,7 @@ def kept(scores, queries, start_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr)
 
 @triton.jit
 def query_block(s_q, BLOCK_M: tl.constexpr):
-    """The first query of a program's block, and the number of its batch and head together.
+    """Return the first query of a program's block, and the number of its batch and head together.
 
     Blocks with the most keys come first: under a causal mask the last ones.
     """
@@ -198,7 +199,7 @@ def query_block(s_q, BLOCK_M: tl.constexpr):
 
 @triton.jit
 def sequence(cu_q, cu_k, batch, s_q, s_kv):
-    """Where the queries and keys of a sequence begin, and how many there are."""
+    """Return the first query and key of a sequence, and their numbers."""
     start_q, start_k = 0, 0
     if cu_q is not None:
         start_q = tl.load(cu_q + batch)
@@ -210,7 +211,7 @@ def sequence(cu_q, cu_k, batch, s_q, s_kv):
 
 @triton.jit
 def batch_in_memory(cu_q, batch):
-    """Of the batch, or 0 where sequences lie end to end in one."""
+    """Return the batch, or 0 if sequences lie end to end in one batch."""
     memory_batch = batch.to(tl.int64)
     if cu_q is not None:
         memory_batch = memory_batch * 0
@@ -219,16 +220,16 @@ def batch_in_memory(cu_q, batch):
 
 @triton.jit
 def mask_of(s_q, s_kv, left, right, bottom_right):
-    """The mask of a sequence, and the keys that some query of it may attend to."""
+    """Return the mask of a sequence, and the keys that some query of it may attend to."""
     shift = (s_kv - s_q) * bottom_right
     first_key = tl.maximum(0, shift - left)
     end_key = tl.maximum(first_key, tl.minimum(s_kv, s_q + shift + right))
-    return Mask(s_q, s_kv, shift, left, right, first_key, end_key)
+    return SequenceMask(s_q, s_kv, shift, left, right, first_key, end_key)
 
 
 @triton.jit
 def key_tiles(mask, start_m, last_m, BLOCK_N: tl.constexpr):
-    """The key tiles of the queries from start_m to last_m; full ones may hold queries past s_q."""
+    """Return the key tiles of queries start_m to last_m; full ones may include queries past s_q."""
     s_kv, shift, left, right = mask.s_kv, mask.shift, mask.left, mask.right
     low = tl.maximum(0, start_m + shift - left) // BLOCK_N
     high = tl.cdiv(tl.maximum(0, tl.minimum(s_kv, last_m + shift + right + 1)), BLOCK_N)
@@ -239,7 +240,7 @@ def key_tiles(mask, start_m, last_m, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def query_tiles(mask, start_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The query tiles of a block of keys, as `key_tiles` has them; full ones hold no tail."""
+    """Return the query tiles of a block of keys, as in `key_tiles`; full ones have no tail."""
     s_q, shift, left, right = mask.s_q, mask.shift, mask.left, mask.right
     last_n = tl.minimum(start_n + BLOCK_N, mask.s_kv) - 1
     low = tl.maximum(0, start_n - shift - right) // BLOCK_M
@@ -251,16 +252,16 @@ def query_tiles(mask, start_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def ordered(low, full_low, full_high, high):
-    """The tiles with each end between those around it."""
+    """Return the tiles with ends in ascending order."""
     low = tl.minimum(low, high)
     full_low = tl.minimum(tl.maximum(full_low, low), high)
     full_high = tl.minimum(tl.maximum(full_high, full_low), high)
-    return Tiles(low, full_low, full_high, high)
+    return WalkTiles(low, full_low, full_high, high)
 
 
 @triton.jit
 def tiles_walked(tiles, MASKED: tl.constexpr):
-    """How many tiles a walk has: those that need a mask, or the others."""
+    """Return the number of a walk's tiles: those that need a mask, or the others."""
     count = tiles.full_high - tiles.full_low
     if MASKED:
         count = tiles.full_low - tiles.low + tiles.high - tiles.full_high
@@ -269,7 +270,7 @@ def tiles_walked(tiles, MASKED: tl.constexpr):
 
 @triton.jit
 def tile_at(tiles, index, MASKED: tl.constexpr):
-    """The number of a walk's tile; with a mask those before the full ones, and then those after."""
+    """Return the number of a walk's tile; masked ones lie before and after the full ones."""
     tile = tiles.full_low + index
     if MASKED:
         full = tiles.full_high - tiles.full_low

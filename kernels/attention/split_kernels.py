@@ -13,9 +13,9 @@ import triton.language as tl
 from kernel_workbench.kernels.attention.forward_kernel import forward_walk
 from kernel_workbench.kernels.attention.launch import compiled, compiled_twice
 from kernel_workbench.kernels.attention.scores import (
-    Options,
-    Scores,
-    Tiles,
+    HeadScores,
+    ScoreOptions,
+    WalkTiles,
     head_of,
     key_tiles,
     mask_of,
@@ -37,12 +37,12 @@ def _split(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Shares of out [b, s_q, h_q, splits, d_v] and of lse [b, h_q, s_q, splits], by any strides.
+    """Compute shares of out [b, s_q, h_q, splits, d_v] and of lse [b, h_q, s_q, splits].
 
-    The last axis of each is adjacent. Strides of q, k, v and out, d and d_v arrive divided by
-    VECTOR: see `head_of`.
+    Shares have any strides but an adjacent last axis. Strides of q, k, v and out, d and d_v arrive
+    divided by VECTOR: see `head_of`.
     """
-    options = Options(
+    options = ScoreOptions(
         bias_ptr=bias_ptr, stride_bb=stride_bb, stride_bh=stride_bh, stride_bm=stride_bm,
         stride_bn=stride_bn, slopes_ptr=slopes_ptr, scale=scale, softcap=softcap,
         keep_scale=keep_scale, seed_low=seed_low, seed_high=seed_high, threshold=threshold,
@@ -83,7 +83,7 @@ def _split(
     q = tl.load(q_ptrs, mask=there[:, None] & (offs_d[None, :] < d), other=0.0)
     bias_offset, slope = terms_of(options, batch, wide_heads[:, None])
     batch_heads = ((batch_head // h_kv) * h_q + heads)[:, None]
-    scores = Scores(options, bias_offset, slope, batch_heads)
+    scores = HeadScores(options, bias_offset, slope, batch_heads)
 
     mask = mask_of(s_q, s_kv, left, right, bottom_right)
     last_m = tl.minimum((start_r + BLOCK_M - 1) // group, s_q - 1)
@@ -94,8 +94,9 @@ def _split(
     full_low = tl.minimum(tl.maximum(full_low, low), high)
     full_high = tl.minimum(tl.maximum(full_high, full_low), high)
     out, lse = forward_walk(
-        q, k_head, v_head, scores, mask, offs_m, Tiles(low, full_low, full_high, high), sink_ptr,
-        heads, d, d_v, EVEN_D, WIDE, PRECISION, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, STAGES,
+        q, k_head, v_head, scores, mask, offs_m, WalkTiles(low, full_low, full_high, high),
+        sink_ptr, heads, d, d_v, EVEN_D, WIDE, PRECISION, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+        STAGES,
     )  # fmt: skip
     wide_split = tl.cast(split, tl.int64)
     out_rows = (queries * stride_om + wide_heads * stride_oh) * VECTOR
@@ -114,7 +115,7 @@ def _combine(
     shares_ptr, share_lse_ptr, sink_ptr, out_ptr, lse_ptr, h_q, s_q, d_v, splits,
     BLOCK_S: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """out = sum_s exp(lse_s - lse) out_s of one row and BLOCK_DV of its columns; all are packed."""
+    """Compute out = sum_s exp(lse_s - lse) out_s of one row and BLOCK_DV packed columns."""
     blocks = tl.cdiv(d_v, BLOCK_DV)
     row = (tl.program_id(0) // blocks).to(tl.int64)  # (batch h_q + head) s_q + query
     start = (tl.program_id(0) % blocks) * BLOCK_DV

@@ -1,8 +1,8 @@
 """ATTENTION_FORWARD for few queries: `split_keys`, whose programs share the keys of a key head.
 
-Its tile holds the query heads of a key head together. How many programs share the keys follows from
-the lengths and the heads of a group alone, so that a row's bits depend on neither the device nor
-the other batches and key heads.
+Its tile contains the query heads of a key head together. The number of programs that share the keys
+depends only on the lengths and the heads of a group, so a row's bits depend neither on the device
+nor on other batches and key heads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.kernels.attention.launch import Launcher
-from kernel_workbench.kernels.attention.problem import Problem
+from kernel_workbench.kernels.attention.problem import AttentionCall
 from kernel_workbench.kernels.attention.registration import (
     FEATURES,
     configurations_of_case,
@@ -47,12 +47,12 @@ Forward = tuple[Tensor, Tensor]
 
 
 def tile_of(group: int, s_q: int) -> Pass:
-    """The kind of tile for the (query, query head) pairs of a key head."""
+    """Return the kind of tile for the (query, query head) pairs of a key head."""
     return "split16" if group * s_q <= _SMALL_ROWS else "split64"
 
 
 def splits_of(group: int, s_q: int, s_kv: int) -> int:
-    """How many programs share the keys of a block of rows."""
+    """Return the number of programs that share the keys of a block of rows."""
     rows = group * s_q
     tile = _SMALL_ROWS if rows <= _SMALL_ROWS else _LARGE_ROWS
     blocks = max(1, -(-rows // tile))
@@ -63,10 +63,10 @@ def splits_of(group: int, s_q: int, s_kv: int) -> int:
 
 
 def few_queries(b: int, h_q: int, h_kv: int, s_q: int, s_kv: int) -> bool:
-    """Whether dispatch takes `split_keys`, by the sizes alone.
+    """Return True if dispatch takes `split_keys`, by the sizes alone.
 
-    Where one narrow tile holds all rows of a key head, always. Else where `flash` would leave half
-    of the GPU idle, and one tile holds them or their keys are split.
+    It does if one narrow tile has room for all rows of a key head. Otherwise it does if `flash`
+    would leave half of the GPU idle, and one tile has room for the rows or their keys are split.
     """
     group = h_q // h_kv
     if group * s_q <= _SMALL_ROWS:
@@ -76,22 +76,22 @@ def few_queries(b: int, h_q: int, h_kv: int, s_q: int, s_kv: int) -> bool:
     return group * s_q <= _LARGE_ROWS or splits_of(group, s_q, s_kv) > 1
 
 
-def serves(problem: Problem) -> bool:
-    """Whether `split_keys` serves a call, and dispatch takes it."""
+def serves(problem: AttentionCall) -> bool:
+    """Return True if `split_keys` serves a call and dispatch takes it."""
     sizes = problem.b, problem.h_q, problem.h_kv, problem.s_q, problem.s_kv
     fits = max(problem.d, problem.d_v) <= WIDEST_RF and problem.options.cu_seqlens_q is None
     return fits and few_queries(*sizes)
 
 
-def split_forward(problem: Problem) -> Forward:
-    """out [b, s_q, h_q, d_v] like q and lse [b, h_q, s_q], by the first variant that fits."""
+def split_forward(problem: AttentionCall) -> Forward:
+    """Compute out [b, s_q, h_q, d_v] and lse [b, h_q, s_q], by the first variant that fits."""
     launcher = Launcher(problem, tf32=False)
     variant = pick(tile_of(problem.group, problem.s_q), launcher.need)
     return launch_split(launcher, variant, splits_of(problem.group, problem.s_q, problem.s_kv))
 
 
 def launch_split(launcher: Launcher, variant: Variant, splits: int) -> Forward:
-    """out and lse, by one variant and this many programs for each block of rows."""
+    """Compute out and lse, by one variant and this many programs for each block of rows."""
     problem = launcher.problem
     q, sink = problem.q, problem.options.sink
     b, s_q, h_q, d_v = problem.b, problem.s_q, problem.h_q, problem.d_v
@@ -125,7 +125,7 @@ def _group(case: Case) -> int:
 
 
 def tile_of_case(case: Case) -> Pass:
-    """As `tile_of`."""
+    """Return `tile_of` for a case."""
     return tile_of(_group(case), case.size("s_q"))
 
 
@@ -134,13 +134,13 @@ def _few_queries(case: Case) -> bool:
 
 
 def serves_case(case: Case) -> bool:
-    """As `serves`."""
+    """Return `serves` for a case."""
     fits = max(case.size("d"), case.size("d_v")) <= WIDEST_RF and "varlen" not in case.options
     return fits and _few_queries(case)
 
 
 def _refusal(case: Case) -> str | None:
-    """What can't be said by a domain's other fields: queries are few."""
+    """Return a refusal that a domain's other fields can't express: queries must be few."""
     if _few_queries(case):
         return None
     got = ", ".join(f"{name} {case.size(name)}" for name in _SIZES)
@@ -151,7 +151,7 @@ def _refusal(case: Case) -> str | None:
 
 
 def split_workspace(case: Case) -> int:
-    """A share of out and of lse for each split, in fp32."""
+    """Return the bytes of a share of out and of lse for each split, in fp32."""
     shares = splits_of(_group(case), case.size("s_q"), case.size("s_kv"))
     rows = case.size("b") * case.size("h_q") * case.size("s_q")
     return 4 * shares * rows * (case.size("d_v") + 1) if shares > 1 else 0
@@ -181,5 +181,5 @@ def _names(dtypes: tuple[str, ...], sm: int) -> tuple[str, ...]:
     also=_refusal,
 )
 def split_keys(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Forward:
-    """Programs share the keys of a key head's queries, and their shares are then joined."""
-    return split_forward(Problem.of(q, k, v, Options(**given)))
+    """Let programs share the keys of a key head's queries, and join their shares."""
+    return split_forward(AttentionCall.of(q, k, v, Options(**given)))

@@ -1,19 +1,19 @@
-"""A model of attention's tiles: what one needs of an SM, and about how long it takes there.
+"""A model of attention's tiles: a tile's needs on an SM, and its approximate time there.
 
-It chooses the tiles of generations on which nobody measured (variants.py). It knows a generation by
-what one of its SMs holds and does in a cycle, and asks neither the board nor the call, so that a
-row's bits depend on neither. Nothing is timed when a kernel runs.
+It chooses the tiles of generations on which nobody measured (variants.py). It describes a
+generation by the resources of one SM and its work in a cycle, and uses neither the board nor the
+call, so that a row's bits depend on neither. Nothing is timed when a kernel runs.
 
-A program keeps a block of rows (queries; keys, where dk and dv are made), and walks over columns.
+A program keeps a block of rows (queries; keys, for dk and dv), and walks over columns.
 
     shared memory   resident operands + buffers of streamed operands + weights on their way
     registers       accumulators + tiles of scores + addresses of loads + operands held
-    time            waves x (steps x the busiest pipe's cycles, or what waits in one program)
+    time            waves x (steps x the busiest pipe's cycles, or the waits of one program)
 
-Shared memory is what Triton 3.7 takes, or more. Registers are counted: of 411 tiles compiled for
-sm 80 they foresee 137 of the 138 that spill more than 100 bytes, and 61 that don't. Time is a
-rank's measure, not a prediction. docs/measured.md has how each compares with what was compiled, and
-how the tiles that were timed on sm 90 are ordered.
+Shared memory is at least what Triton 3.7 takes. Registers are counted: of 411 tiles compiled for sm
+80 the count predicts 137 of the 138 that spill more than 100 bytes, and 61 that don't. Time only
+ranks tiles. docs/measured.md compares each with compiled code, and the ranking with the tiles that
+were timed on sm 90.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ITEM_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "tf32": 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class KernelTile:
     """A block of queries by a block of keys, warps a program, and stages in flight."""
 
     queries: int
@@ -52,15 +52,15 @@ class Tile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What one SM holds, and does in a cycle; of a range the least of its members.
+    """The resources of one SM and its work in a cycle; for a range, the least of its members.
 
     sm            compute capabilities, both ends included
-    shared_kib    for all blocks; a block may have 1 KiB less from sm 80 on
+    shared_kib    shared memory of all blocks; a block may have 1 KiB less from sm 80 on
     warps         resident at one time
-    unit          what Triton multiplies halves by: FMA units on sm 75
+    unit          the unit of Triton's 16-bit products: FMA units on sm 75
     half          fused multiply-adds of halves in a cycle, with fp32 sums; tf32 half as many
     lanes         FMA units
-    multiprocessors  of the GPU that stands for it, by which waves of a nominal call are counted
+    multiprocessors  SMs of the representative GPU, for counting waves of a nominal call
     """
 
     sm: tuple[int, int]
@@ -73,12 +73,12 @@ class Generation:
 
     @property
     def reserved_bytes(self) -> int:
-        """What the driver takes from each block's share."""
+        """The driver's part of each block's shared memory."""
         return 0 if self.sm[0] < 80 else KIB
 
     @property
     def shared_bytes(self) -> int:
-        """What a block may ask for."""
+        """The most shared memory of a block."""
         return self.shared_kib * KIB - self.reserved_bytes
 
 
@@ -138,7 +138,7 @@ _LENGTH, _ELEMENTS = 4096, 4 * 4096 * 2048
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a tile needs: bytes of shared memory, registers a thread, columns of tensor memory."""
+    """A tile's needs: bytes of shared memory, registers a thread, columns of tensor memory."""
 
     shared_bytes: int
     registers: int
@@ -147,7 +147,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """A tile as a program sees it: rows that it keeps, columns of a step, both with a head."""
+    """A tile in a program: rows that it keeps, columns of a step, both with a head."""
 
     kind: Pass
     rows: int
@@ -159,7 +159,7 @@ class _Walk:
     unit: Unit
 
     @classmethod
-    def of(cls, kind: Pass, dtype: str, d: int, tile: Tile, generation: Generation) -> _Walk:
+    def of(cls, kind: Pass, dtype: str, d: int, tile: KernelTile, generation: Generation) -> _Walk:
         rows, columns = tile.queries, tile.keys
         if kind in _OF_KEYS:
             rows, columns = columns, rows
@@ -172,10 +172,10 @@ class _Walk:
 
     @property
     def is_unrolled_too_far(self) -> bool:
-        """Whether ptxas would have more of a product's terms in one thread than it can order.
+        """True if a thread gets more of a product's terms than ptxas can order.
 
-        FMA units take a product term by term, unrolled over threads. What spills there isn't known
-        otherwise: dq of heads of 128 in fp32 stores 332 bytes in the smallest tile too.
+        FMA units take a product term by term, unrolled over threads. Nothing else predicts these
+        spills: dq of heads of 128 in fp32 stores 332 bytes in the smallest tile too.
         """
         terms = self.scores * (WIDE_CHUNK if self.is_wide else self.width)
         sums = _COUNTS[self.kind][0] * self.rows * self.width
@@ -183,43 +183,43 @@ class _Walk:
 
     @property
     def is_wide(self) -> bool:
-        """Whether accumulators are in memory."""
+        """True if accumulators are in memory."""
         return self.width > WIDEST_RF
 
     @property
     def is_async(self) -> bool:
-        """Whether products run beside the warps that ask for them, on operands in shared memory."""
+        """True if products run beside the warps that request them, on operands in shared memory."""
         return self.unit in ("wgmma", "tcgen05") and self.rows >= _ASYNC_ROWS
 
     @property
     def buffers(self) -> int:
-        """Of each streamed operand: one for each stage, but for the one that registers hold."""
+        """Buffers of each streamed operand: one for each stage, except the one in registers."""
         return max(1, self.stages if self.is_async else self.stages - 1)
 
     @property
     def kept_bytes(self) -> int:
-        """Of the operands that stay, which FMA units are given in fp32."""
+        """Bytes of the resident operands, which FMA units take in fp32."""
         item = 4 if self.unit == "fma" else self.item
         return _COUNTS[self.kind][2] * self.rows * self.width * item
 
     @property
     def streamed_bytes(self) -> int:
-        """Of the operands of one step."""
+        """Bytes of the operands of one step."""
         return _COUNTS[self.kind][3] * self.columns * self.width * self.item
 
 
 def unit_of(dtype: str, generation: Generation) -> Unit:
-    """What multiplies: whole fp32 operands go through FMA units everywhere."""
+    """Return the unit of products: whole fp32 operands go through FMA units everywhere."""
     return "fma" if dtype == "f32" else generation.unit
 
 
 def needs(
-    kind: Pass, dtype: str, d: int, tile: Tile, generation: Generation, *, plain: bool = True
+    kind: Pass, dtype: str, d: int, tile: KernelTile, generation: Generation, *, plain: bool = True
 ) -> Needs:
-    """What a tile needs for heads of d; past 256 accumulators are in memory, d in chunks of 64.
+    """Return a tile's needs for heads of d; past 256 accumulators are in memory, d in chunks of 64.
 
-    plain: nothing is added to scores, no weight is dropped, and loads are 16 bytes wide. Else a
-    tile of fp32 numbers, and of their addresses, is held beside the scores, and laid out anew.
+    plain: nothing is added to scores, no weight is dropped, and loads are 16 bytes wide. Otherwise
+    a tile of fp32 numbers, and of their addresses, is held beside the scores, and laid out anew.
     """
     walk = _Walk.of(kind, dtype, d, tile, generation)
     accumulators, tiles, *_ = _COUNTS[kind]
@@ -229,15 +229,15 @@ def needs(
     if walk.is_wide:
         # A chunk of sums, or the weights, is laid out anew.
         aside = max(2 * weights, 4 * max(walk.rows, walk.columns) * width)
-        shared, held = walk.buffers * operands + aside, operands
+        shared, operand_bytes = walk.buffers * operands + aside, operands
     else:
         shared = walk.kept_bytes + walk.buffers * walk.streamed_bytes + _aside(walk, dtype)
-        held = 0 if walk.is_async else walk.kept_bytes
+        operand_bytes = 0 if walk.is_async else walk.kept_bytes
     columns = 0
     if walk.unit == "tcgen05" and walk.is_async and not walk.is_wide:
         columns = accumulators * d + (2 * tiles + 1) * walk.columns // 2
     sums = (1 if walk.is_wide else accumulators) * walk.rows * width
-    registers = (sums + tiles * walk.scores + (weights + held) // 4) // walk.threads
+    registers = (sums + tiles * walk.scores + (weights + operand_bytes) // 4) // walk.threads
     # A vector of 16 bytes has an offset of 32 bits and a mask; of wide heads one of 64, and sums
     # are loaded too.
     loads = 2 * (operands + 4 * walk.rows * width) if walk.is_wide else walk.streamed_bytes
@@ -249,10 +249,10 @@ def needs(
 
 
 def _aside(walk: _Walk, dtype: str) -> int:
-    """Bytes of shared memory beside operands: what is laid out anew between two products.
+    """Return bytes of shared memory beside operands: data laid out anew between two products.
 
-    As Triton 3.7 has it: of weights, of lse and delta, of barriers, by the instructions that
-    multiply. No reason is known of some of it; each was seen.
+    The values are Triton 3.7's: weights, lse and delta, and barriers, by the multiplying unit. Some
+    have no known reason; all were observed.
     """
     weights, of_keys = walk.scores * walk.item, walk.kind in _OF_KEYS
     few_rows = walk.rows < _ASYNC_ROWS
@@ -277,23 +277,23 @@ def _aside(walk: _Walk, dtype: str) -> int:
     return aside
 
 
-def programs_an_sm(need: Needs, tile: Tile, generation: Generation) -> int:
-    """How many programs are resident together; 0: not one fits, or a thread would spill."""
+def programs_an_sm(need: Needs, tile: KernelTile, generation: Generation) -> int:
+    """Return the number of resident programs; 0: none fits, or a thread would spill."""
     if need.shared_bytes > generation.shared_bytes or need.tensor_columns > _TENSOR_COLUMNS:
         return 0
     if need.registers > _REGISTERS_A_THREAD:
         return 0
     by_shared = generation.shared_kib * KIB // (need.shared_bytes + generation.reserved_bytes)
-    taken = min(_REGISTERS_A_THREAD, need.registers + _HOISTED_REGISTERS)
-    by_registers = _REGISTERS // (taken * _WARP * tile.warps)
+    registers = min(_REGISTERS_A_THREAD, need.registers + _HOISTED_REGISTERS)
+    by_registers = _REGISTERS // (registers * _WARP * tile.warps)
     by_columns = _TENSOR_COLUMNS // next_power_of_2(max(32, need.tensor_columns))
     return min(by_shared, by_registers, by_columns, generation.warps // tile.warps)
 
 
 def cycles(
-    kind: Pass, dtype: str, d: int, tile: Tile, generation: Generation, *, plain: bool = True
+    kind: Pass, dtype: str, d: int, tile: KernelTile, generation: Generation, *, plain: bool = True
 ) -> float:
-    """About how many cycles a nominal call takes; infinite where the tile can't be had."""
+    """Return the approximate cycles of a nominal call; infinite if the tile can't be launched."""
     need = needs(kind, dtype, d, tile, generation, plain=plain)
     resident = programs_an_sm(need, tile, generation)
     walk = _Walk.of(kind, dtype, d, tile, generation)
@@ -312,8 +312,8 @@ def cycles(
     return waves * resident * (begins + _LENGTH / walk.columns * step)
 
 
-def _pipes(walk: _Walk, tile: Tile, dtype: str, generation: Generation) -> tuple[float, ...]:
-    """Cycles of an SM for one step of one program: products, scores, shared memory, loads."""
+def _pipes(walk: _Walk, tile: KernelTile, dtype: str, generation: Generation) -> tuple[float, ...]:
+    """Return an SM's cycles for a step of a program: products, scores, shared memory, loads."""
     accumulators, *_, products = _COUNTS[walk.kind]
     rate = min(1.0, walk.rows / _FULL_ROWS[walk.unit])
     rate *= generation.lanes if walk.unit == "fma" else generation.half
@@ -331,16 +331,16 @@ def _pipes(walk: _Walk, tile: Tile, dtype: str, generation: Generation) -> tuple
     return multiplies, scores, read, loads
 
 
-def candidates(kind: Pass, dtype: str, d: int, generation: Generation) -> Iterator[Tile]:
-    """The tiles that are looked at, all of which kernels take.
+def candidates(kind: Pass, dtype: str, d: int, generation: Generation) -> Iterator[KernelTile]:
+    """Yield the considered tiles, all of which kernels take.
 
-    A thread stores 16 bytes of a result at least. On tensor cores a warp has 16 rows of a product,
+    A thread stores at least 16 bytes of a result. On tensor cores a warp has 16 rows of a product,
     and four warps share fewer. FMA units wait for no operand that they couldn't load at once.
     """
     queries = {"split16": (16,), "split64": (32, 64)}.get(kind, (16, 32, 64, 128))
     fma = unit_of(dtype, generation) == "fma"
     for cut in product(queries, (16, 32, 64, 128), (4, 8), (1,) if fma else (1, 2, 3, 4)):
-        tile = Tile(*cut)
+        tile = KernelTile(*cut)
         rows = tile.keys if kind in _OF_KEYS else tile.queries
         if rows * min(d, WIDEST_RF) * _ITEM_BYTES[dtype] < 16 * _WARP * tile.warps:
             continue
@@ -351,33 +351,33 @@ def candidates(kind: Pass, dtype: str, d: int, generation: Generation) -> Iterat
 @cache
 def ranked(
     kind: Pass, dtype: str, d: int, generation: Generation, *, plain: bool = True
-) -> tuple[Tile, ...]:
-    """The tiles that a generation can hold, the one that takes the least time first."""
+) -> tuple[KernelTile, ...]:
+    """Return the tiles that fit on a generation, the fastest one first."""
     order = [
-        (cycles(kind, dtype, d, each, generation, plain=plain), each)
-        for each in candidates(kind, dtype, d, generation)
+        (cycles(kind, dtype, d, tile, generation, plain=plain), tile)
+        for tile in candidates(kind, dtype, d, generation)
     ]
-    fit = [(time, each) for time, each in order if time < math.inf]
-    return tuple(each for _, each in sorted(fit, key=lambda pair: (pair[0], _plainness(pair[1]))))
+    fit = [(time, tile) for time, tile in order if time < math.inf]
+    return tuple(tile for _, tile in sorted(fit, key=lambda pair: (pair[0], _plainness(pair[1]))))
 
 
-def _plainness(tile: Tile) -> tuple[int, ...]:
-    """Of tiles that take as long the one that needs the least."""
+def _plainness(tile: KernelTile) -> tuple[int, ...]:
+    """Return a key that prefers, among equally fast tiles, the one with the least needs."""
     return tile.stages, tile.warps, tile.queries * tile.keys, tile.queries
 
 
 def fits(
-    kind: Pass, dtype: str, d: int, tile: Tile, generation: Generation, *, plain: bool = True
+    kind: Pass, dtype: str, d: int, tile: KernelTile, generation: Generation, *, plain: bool = True
 ) -> bool:
-    """Whether a block of the tile can be launched: its shared and tensor memory are there."""
+    """Return True if a block of the tile can be launched: its shared and tensor memory exist."""
     need = needs(kind, dtype, d, tile, generation, plain=plain)
     shared = need.shared_bytes <= generation.shared_bytes
     return shared and need.tensor_columns <= _TENSOR_COLUMNS
 
 
 def generation_of(sm: int) -> Generation:
-    """The one that an sm is of. Raises LookupError."""
-    for each in GENERATIONS:
-        if each.sm[0] <= sm <= each.sm[1]:
-            return each
+    """Return the generation of an sm. Raises LookupError."""
+    for generation in GENERATIONS:
+        if generation.sm[0] <= sm <= generation.sm[1]:
+            return generation
     raise LookupError(f"no generation has sm {sm}")

@@ -1,13 +1,13 @@
-"""The variants of attention as data: what each serves, its tile, and which one a call gets.
+"""The variants of attention as data: their domains, their tiles, and the variant of a call.
 
-As PyTorch's generator of memory-efficient kernels does it: variants are enumerated from a few
-tables, sorted (aligned ones first, then the narrowest head that fits, so that accumulators stay on
-chip, then those without dropout, without a bias), and the first that fits runs. `rf` holds the
-accumulators in registers; `gmem` keeps them in memory, for wider heads.
-"bias" stands for everything that is added to, or bends, scale q.k: those scores are kept in base e.
+As in PyTorch's generator of memory-efficient kernels, variants are enumerated from a few tables and
+sorted (aligned ones first, then the narrowest head that fits, so that accumulators stay on chip,
+then those without dropout, without a bias), and the first that fits runs. `rf` keeps the
+accumulators in registers; `gmem` keeps them in memory, for wider heads. "bias" stands for every
+option that adds to scale q.k or bends it: those scores are kept in base e.
 
-Tiles of sm 90 were chosen by time, on an H200 (docs/measured.md); those of other generations are a
-model's choice (tile_model.py), made once for each when variants are first asked for.
+Tiles of sm 90 were chosen by time, on an H200 (docs/measured.md); a model chooses those of other
+generations (tile_model.py), once for each when variants are first requested.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from kernel_workbench.kernels.attention.problem import LARGEST_HEAD
 from kernel_workbench.kernels.attention.tile_model import (
     GENERATIONS,
     WIDEST_RF,
+    KernelTile,
     Pass,
-    Tile,
     fits,
     generation_of,
     ranked,
@@ -46,7 +46,7 @@ _SINCE = {"bf16": 80, "tf32": 80}  # the capability that a dtype's products came
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one call asks of a variant."""
+    """A call's requirements on a variant."""
 
     dtype: str
     sm: int
@@ -58,25 +58,25 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One compiled specialisation; sort_index orders them, the lowest that fits is taken."""
+    """One compiled specialisation; sort_index orders them, and the lowest that fits is taken."""
 
     kind: Pass
     dtype: str
     aligned: bool
     sm: tuple[int, int]
     max_d: int
-    tile: Tile
+    tile: KernelTile
     bias: bool
     dropout: bool
 
     @property
     def accumulator(self) -> Accumulator:
-        """Where the accumulators are."""
+        """The place of the accumulators."""
         return "rf" if self.max_d <= WIDEST_RF else "gmem"
 
     @property
     def precision(self) -> str:
-        """What `tl.dot` is asked for."""
+        """The input precision of `tl.dot`."""
         return "tf32" if self.dtype == "tf32" else "ieee"
 
     @property
@@ -86,7 +86,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """As in `fwd_bf16_aligned_128x64_d64_rf_sm90`."""
+        """The name, for example `fwd_bf16_aligned_128x64_d64_rf_sm90`."""
         parts = [
             self.kind,
             self.dtype,
@@ -100,16 +100,16 @@ class Variant:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it loads 16 bytes at a time, and scores are scale q.k alone."""
+        """True if it loads 16 bytes at a time, and scores are scale q.k alone."""
         return (self.aligned, self.bias, self.dropout) == _PLAIN
 
     @property
     def launched(self) -> tuple[object, ...]:
-        """What a launch takes of it: two variants of which this is one run the same code."""
+        """The properties that a launch depends on: variants with equal ones run the same code."""
         return self.tile, self.aligned, self.accumulator, self.bias, self.dropout
 
     def reject(self, need: Need) -> str | None:
-        """Why this variant doesn't fit; None where it does."""
+        """Return a sentence if this variant doesn't fit, else None."""
         if need.dtype != self.dtype:
             return f"serves {self.dtype}, got {need.dtype}"
         if not self.sm[0] <= need.sm <= self.sm[1]:
@@ -131,78 +131,78 @@ class NoVariantError(LookupError):
 
 # The tiles of sm 90, by pass and largest head: the fastest of those that were timed on an H200
 # (docs/measured.md). bf16 takes those of fp16.
-_HALF: dict[tuple[Pass, int], Tile] = {
-    ("fwd", 64): Tile(64, 64, 4, 3),
-    ("fwd", 128): Tile(128, 64, 8, 3),
-    ("fwd", 256): Tile(128, 64, 8, 2),
-    ("fwd", LARGEST_HEAD): Tile(64, 64, 4, 2),
-    ("split16", 64): Tile(16, 64, 4, 3),
-    ("split16", 128): Tile(16, 128, 8, 2),
-    ("split16", 256): Tile(16, 32, 4, 3),
-    ("split64", 64): Tile(64, 64, 4, 3),
-    ("split64", 128): Tile(64, 64, 4, 3),
-    ("split64", 256): Tile(64, 32, 4, 3),
-    ("dkdv", 64): Tile(64, 64, 4, 4),
-    ("dkdv", 128): Tile(64, 128, 8, 3),
-    ("dk", 256): Tile(64, 128, 8, 1),
-    ("dv", 256): Tile(64, 128, 8, 2),
-    ("dkdv", LARGEST_HEAD): Tile(64, 64, 4, 2),
-    ("dq", 64): Tile(128, 64, 4, 3),
-    ("dq", 128): Tile(128, 64, 8, 3),
-    ("dq", 256): Tile(128, 64, 8, 1),
-    ("dq", LARGEST_HEAD): Tile(64, 64, 4, 2),
+_HALF: dict[tuple[Pass, int], KernelTile] = {
+    ("fwd", 64): KernelTile(64, 64, 4, 3),
+    ("fwd", 128): KernelTile(128, 64, 8, 3),
+    ("fwd", 256): KernelTile(128, 64, 8, 2),
+    ("fwd", LARGEST_HEAD): KernelTile(64, 64, 4, 2),
+    ("split16", 64): KernelTile(16, 64, 4, 3),
+    ("split16", 128): KernelTile(16, 128, 8, 2),
+    ("split16", 256): KernelTile(16, 32, 4, 3),
+    ("split64", 64): KernelTile(64, 64, 4, 3),
+    ("split64", 128): KernelTile(64, 64, 4, 3),
+    ("split64", 256): KernelTile(64, 32, 4, 3),
+    ("dkdv", 64): KernelTile(64, 64, 4, 4),
+    ("dkdv", 128): KernelTile(64, 128, 8, 3),
+    ("dk", 256): KernelTile(64, 128, 8, 1),
+    ("dv", 256): KernelTile(64, 128, 8, 2),
+    ("dkdv", LARGEST_HEAD): KernelTile(64, 64, 4, 2),
+    ("dq", 64): KernelTile(128, 64, 4, 3),
+    ("dq", 128): KernelTile(128, 64, 8, 3),
+    ("dq", 256): KernelTile(128, 64, 8, 1),
+    ("dq", LARGEST_HEAD): KernelTile(64, 64, 4, 2),
 }
 # Whole fp32 operands go through FMA units: a product is unrolled over its threads, which tiles of
 # more than about 8 elements a thread spill by, and compile for many seconds.
-_WHOLE: dict[tuple[Pass, int], Tile] = {
-    ("split16", 64): Tile(16, 32, 4, 1),
-    ("split16", 128): Tile(16, 32, 4, 1),
-    ("split16", 256): Tile(16, 16, 4, 1),
-    ("split64", 64): Tile(64, 32, 8, 1),
-    ("split64", 128): Tile(64, 32, 8, 1),
-    ("split64", 256): Tile(32, 16, 8, 1),
-    ("fwd", 64): Tile(64, 32, 8, 1),
-    ("fwd", 128): Tile(32, 32, 8, 1),
-    ("fwd", 256): Tile(32, 16, 8, 1),
-    ("fwd", LARGEST_HEAD): Tile(32, 32, 8, 1),
-    ("dkdv", 64): Tile(32, 64, 8, 1),
-    ("dkdv", 128): Tile(32, 32, 8, 1),
-    ("dkdv", 256): Tile(16, 32, 8, 1),
-    ("dkdv", LARGEST_HEAD): Tile(32, 32, 8, 1),
-    ("dq", 64): Tile(64, 32, 8, 1),
-    ("dq", 128): Tile(32, 32, 8, 1),
-    ("dq", 256): Tile(32, 16, 8, 1),
-    ("dq", LARGEST_HEAD): Tile(32, 32, 8, 1),
+_WHOLE: dict[tuple[Pass, int], KernelTile] = {
+    ("split16", 64): KernelTile(16, 32, 4, 1),
+    ("split16", 128): KernelTile(16, 32, 4, 1),
+    ("split16", 256): KernelTile(16, 16, 4, 1),
+    ("split64", 64): KernelTile(64, 32, 8, 1),
+    ("split64", 128): KernelTile(64, 32, 8, 1),
+    ("split64", 256): KernelTile(32, 16, 8, 1),
+    ("fwd", 64): KernelTile(64, 32, 8, 1),
+    ("fwd", 128): KernelTile(32, 32, 8, 1),
+    ("fwd", 256): KernelTile(32, 16, 8, 1),
+    ("fwd", LARGEST_HEAD): KernelTile(32, 32, 8, 1),
+    ("dkdv", 64): KernelTile(32, 64, 8, 1),
+    ("dkdv", 128): KernelTile(32, 32, 8, 1),
+    ("dkdv", 256): KernelTile(16, 32, 8, 1),
+    ("dkdv", LARGEST_HEAD): KernelTile(32, 32, 8, 1),
+    ("dq", 64): KernelTile(64, 32, 8, 1),
+    ("dq", 128): KernelTile(32, 32, 8, 1),
+    ("dq", 256): KernelTile(32, 16, 8, 1),
+    ("dq", LARGEST_HEAD): KernelTile(32, 32, 8, 1),
 }
-_TF32: dict[tuple[Pass, int], Tile] = {
-    ("fwd", 64): Tile(64, 64, 4, 2),
-    ("fwd", 128): Tile(64, 32, 4, 2),
-    ("fwd", 256): Tile(32, 32, 4, 1),
-    ("fwd", LARGEST_HEAD): Tile(64, 32, 4, 2),
-    ("dkdv", 64): Tile(32, 64, 4, 2),
-    ("dkdv", 128): Tile(32, 32, 4, 1),
-    ("dkdv", 256): Tile(16, 32, 4, 1),
-    ("dkdv", LARGEST_HEAD): Tile(32, 32, 4, 2),
-    ("dq", 64): Tile(64, 32, 4, 2),
-    ("dq", 128): Tile(32, 32, 4, 1),
-    ("dq", 256): Tile(32, 16, 4, 1),
-    ("dq", LARGEST_HEAD): Tile(32, 32, 4, 2),
+_TF32: dict[tuple[Pass, int], KernelTile] = {
+    ("fwd", 64): KernelTile(64, 64, 4, 2),
+    ("fwd", 128): KernelTile(64, 32, 4, 2),
+    ("fwd", 256): KernelTile(32, 32, 4, 1),
+    ("fwd", LARGEST_HEAD): KernelTile(64, 32, 4, 2),
+    ("dkdv", 64): KernelTile(32, 64, 4, 2),
+    ("dkdv", 128): KernelTile(32, 32, 4, 1),
+    ("dkdv", 256): KernelTile(16, 32, 4, 1),
+    ("dkdv", LARGEST_HEAD): KernelTile(32, 32, 4, 2),
+    ("dq", 64): KernelTile(64, 32, 4, 2),
+    ("dq", 128): KernelTile(32, 32, 4, 1),
+    ("dq", 256): KernelTile(32, 16, 4, 1),
+    ("dq", LARGEST_HEAD): KernelTile(32, 32, 4, 2),
 }
 MEASURED = {"f16": _HALF, "bf16": _HALF, "f32": _WHOLE, "tf32": _TF32}
 _MEASURED_SM = 90
 
 
 def _variants(kind: Pass) -> Iterator[Variant]:
-    """Of a pass, on each generation, all that there are; each with its tile.
+    """Yield all variants of a pass, on each generation, with their tiles.
 
-    Where a generation holds no tile of a head, the next wider one serves it.
+    If no tile of a head fits on a generation, the next wider one serves it.
     """
     features = tuple(product((True, False), (False, True), (False, True)))
     heads = [
         (dtype, max_d, tile)
         for dtype, measured in MEASURED.items()
-        for (each, max_d), tile in measured.items()
-        if each == kind
+        for (measured_kind, max_d), tile in measured.items()
+        if measured_kind == kind
     ]
     for (dtype, max_d, measured), generation in product(heads, GENERATIONS):
         if generation.sm[0] < _SINCE.get(dtype, 0):
@@ -218,23 +218,25 @@ def _variants(kind: Pass) -> Iterator[Variant]:
 
 @cache
 def all_variants(kind: Pass) -> tuple[Variant, ...]:
-    """Every variant of a pass, the one to be tried first at the head."""
-    return tuple(sorted(_variants(kind), key=lambda each: (each.dtype, each.sm, each.sort_index)))
+    """Return every variant of a pass, in the order of their trial."""
+    return tuple(
+        sorted(_variants(kind), key=lambda variant: (variant.dtype, variant.sm, variant.sort_index))
+    )
 
 
 def pick(kind: Pass, need: Need) -> Variant:
-    """The variant that a call takes: the first that fits, or the one that it is held to.
+    """Return the variant that a call takes: the first that fits, or the requested one.
 
-    Raises NoVariantError with the reasons where none does.
+    Raises NoVariantError with the reasons if none fits.
     """
-    held = configuration()
-    if held is None:
+    requested = configuration()
+    if requested is None:
         return _first(kind, need)
-    named = held.split()
-    known = [each for each in serving(kind, need) if each.name in named]
-    if not known:
-        raise NoVariantError(f"no variant of {kind} for {need} is among {held}")
-    return known[0]
+    named = requested.split()
+    matching = [variant for variant in serving(kind, need) if variant.name in named]
+    if not matching:
+        raise NoVariantError(f"no variant of {kind} for {need} is among {requested}")
+    return matching[0]
 
 
 @cache
@@ -251,17 +253,17 @@ def _first(kind: Pass, need: Need) -> Variant:
 
 @cache
 def serving(kind: Pass, need: Need) -> tuple[Variant, ...]:
-    """Every variant that a call could take, the one that it takes by itself first.
+    """Return every variant that a call could take, its own choice first.
 
-    Those of its sm that don't refuse it; and of other generations those that it would take there,
-    where its sm can hold their tiles. Of several that launch the same the first.
+    These are the variants of its sm that don't refuse it, and the choices on other generations
+    whose tiles fit on its sm. Variants with the same launch occur once.
     """
     here = generation_of(need.sm)
-    found = [each for each in all_variants(kind) if each.reject(need) is None]
-    for each in GENERATIONS:
-        there = replace(need, sm=each.sm[0])
-        if each is not here and each.sm[0] >= _SINCE.get(need.dtype, 0):
-            found += [
+    variants = [variant for variant in all_variants(kind) if variant.reject(need) is None]
+    for generation in GENERATIONS:
+        there = replace(need, sm=generation.sm[0])
+        if generation is not here and generation.sm[0] >= _SINCE.get(need.dtype, 0):
+            variants += [
                 other
                 for other in all_variants(kind)
                 if other.reject(there) is None
@@ -270,33 +272,38 @@ def serving(kind: Pass, need: Need) -> tuple[Variant, ...]:
                 and fits(kind, need.dtype, other.max_d, other.tile, here, plain=other.is_plain)
             ]
     distinct: dict[tuple[object, ...], Variant] = {}
-    for variant in found:
+    for variant in variants:
         distinct.setdefault(variant.launched, variant)
     return tuple(distinct.values())
 
 
 def key_passes(need: Need) -> tuple[Pass, ...]:
-    """What makes dk and dv: one pass, or one each where a program can't hold both."""
-    held = configuration()
-    if held is not None:
-        return ("dkdv",) if any(each.startswith("dkdv_") for each in held.split()) else ("dk", "dv")
+    """Return the passes for dk and dv: one, or one each if a program can't hold both."""
+    requested = configuration()
+    if requested is not None:
+        return (
+            ("dkdv",)
+            if any(name.startswith("dkdv_") for name in requested.split())
+            else ("dk", "dv")
+        )
     split = any(
-        each.reject(need) is None and need.d > each.max_d // 2 for each in all_variants("dk")
+        variant.reject(need) is None and need.d > variant.max_d // 2
+        for variant in all_variants("dk")
     )
     return ("dk", "dv") if split else ("dkdv",)
 
 
 def names(kind: Pass, dtypes: tuple[str, ...], sm: int) -> tuple[str, ...]:
-    """The names of the variants of a pass for these dtypes that an sm has."""
+    """Return the names of an sm's variants of a pass for these dtypes."""
     return tuple(
-        each.name
-        for each in all_variants(kind)
-        if each.dtype in dtypes and each.sm[0] <= sm <= each.sm[1]
+        variant.name
+        for variant in all_variants(kind)
+        if variant.dtype in dtypes and variant.sm[0] <= sm <= variant.sm[1]
     )
 
 
 def dtype_key(dtype: torch.dtype, *, tf32: bool) -> str:
-    """bf16 for bfloat16, and so on; tf32 for float32 whose products take tf32 operands."""
+    """Return the key of a dtype, for example bf16; tf32 for float32 whose products take tf32."""
     if tf32 and dtype == torch.float32:
         return "tf32"
     return next(key for key, value in _DTYPES.items() if value == dtype)

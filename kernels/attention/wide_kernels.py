@@ -15,8 +15,8 @@ from kernel_workbench.kernels.attention.backward_kernels import gradient_tile, r
 from kernel_workbench.kernels.attention.forward_kernel import finish, softmax_step
 from kernel_workbench.kernels.attention.launch import compiled_twice
 from kernel_workbench.kernels.attention.scores import (
-    Options,
-    Scores,
+    HeadScores,
+    ScoreOptions,
     batch_in_memory,
     head_of,
     key_tiles,
@@ -33,7 +33,7 @@ def chunked_product(
     a_head, b_head, a_rows, b_rows, a_there, b_there, d,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_C: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """a b^T over d, a chunk of BLOCK_C at a time: [ROWS, COLUMNS] in fp32."""
+    """Return a b^T over d, a chunk of BLOCK_C at a time: [ROWS, COLUMNS] in fp32."""
     x = tl.zeros((ROWS, COLUMNS), tl.float32)
     for start in range(0, d, BLOCK_C):
         offs = start + tl.arange(0, BLOCK_C)
@@ -51,7 +51,7 @@ def add_chunks(
     acc_head, acc_rows, acc_there, weights, factor, b_head, b_rows, b_there, d,
     BLOCK_C: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """acc = acc factor + weights b, in memory, a chunk of b's columns at a time."""
+    """Compute acc = acc factor + weights b, in memory, a chunk of b's columns at a time."""
     for start in range(0, d, BLOCK_C):
         offs = start + tl.arange(0, BLOCK_C)
         within = offs < d
@@ -78,8 +78,8 @@ def _forward_wide(
     ADJACENT: tl.constexpr, VECTOR: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """As `forward_kernel`; acc is fp32 zeros, laid out like out."""
-    options = Options(
+    """Compute as `forward_kernel`; acc is fp32 zeros, laid out like out."""
+    options = ScoreOptions(
         bias_ptr=bias_ptr, stride_bb=stride_bb, stride_bh=stride_bh, stride_bm=stride_bm,
         stride_bn=stride_bn, slopes_ptr=slopes_ptr, scale=scale, softcap=softcap,
         keep_scale=keep_scale, seed_low=seed_low, seed_high=seed_high, threshold=threshold,
@@ -109,7 +109,7 @@ def _forward_wide(
     acc_head = head_of(acc_ptr, stride_ob, stride_om, stride_oh, 1, batch, head, 0, True, VECTOR)
     out_head = head_of(out_ptr, stride_ob, stride_om, stride_oh, 1, batch, head, 0, True, VECTOR)
     bias_offset, slope = terms_of(options, batch, head)
-    scores = Scores(options, bias_offset, slope, batch_head)
+    scores = HeadScores(options, bias_offset, slope, batch_head)
     mask = mask_of(s_q, s_kv, left, right, bottom_right)
     tiles = key_tiles(mask, start_m, tl.minimum(start_m + BLOCK_M, s_q) - 1, BLOCK_N)
     m_i = tl.full((BLOCK_M,), float("-inf"), tl.float32)
@@ -155,8 +155,8 @@ def _key_gradients_wide(
     ADJACENT: tl.constexpr, VECTOR: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv in fp32, gathered in memory that holds zeros: a block of keys a program."""
-    options = Options(
+    """Compute dk and dv in fp32, in memory that starts as zeros: a block of keys a program."""
+    options = ScoreOptions(
         bias_ptr=bias_ptr, stride_bb=stride_bb, stride_bh=stride_bh, stride_bm=stride_bm,
         stride_bn=stride_bn, slopes_ptr=slopes_ptr, scale=scale, softcap=softcap,
         keep_scale=keep_scale, seed_low=seed_low, seed_high=seed_high, threshold=threshold,
@@ -203,7 +203,7 @@ def _key_gradients_wide(
         )  # fmt: skip
         statistics = batch * stride_lb + head * stride_lh + start_q
         bias_offset, slope = terms_of(options, batch, head)
-        scores = Scores(options, bias_offset, slope, number * h_q + head.to(tl.int32))
+        scores = HeadScores(options, bias_offset, slope, number * h_q + head.to(tl.int32))
         for tile in range(tiles.low, tiles.high):
             start_m = tile * BLOCK_M
             offs_m = start_m + tl.arange(0, BLOCK_M)
@@ -250,8 +250,8 @@ def _query_gradients_wide(
     ADJACENT: tl.constexpr, VECTOR: tl.constexpr, WIDE: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """dq in fp32, gathered in memory that holds zeros: a block of queries a program."""
-    options = Options(
+    """Compute dq in fp32, in memory that starts as zeros: a block of queries a program."""
+    options = ScoreOptions(
         bias_ptr=bias_ptr, stride_bb=stride_bb, stride_bh=stride_bh, stride_bm=stride_bm,
         stride_bn=stride_bn, slopes_ptr=slopes_ptr, scale=scale, softcap=softcap,
         keep_scale=keep_scale, seed_low=seed_low, seed_high=seed_high, threshold=threshold,
@@ -284,7 +284,7 @@ def _query_gradients_wide(
     dq_head = head_of(dq_ptr, stride_dqb, stride_dqm, stride_dqh, 1, batch, head, 0, True, VECTOR)
     statistics = batch * stride_lb + head * stride_lh + start_q
     bias_offset, slope = terms_of(options, batch, head)
-    scores = Scores(options, bias_offset, slope, batch_head)
+    scores = HeadScores(options, bias_offset, slope, batch_head)
     lse, delta = row_statistics(lse_ptr + statistics, delta_ptr + statistics, offs_m, s_q)
     mask = mask_of(s_q, s_kv, left, right, bottom_right)
     tiles = key_tiles(mask, start_m, tl.minimum(start_m + BLOCK_M, s_q) - 1, BLOCK_N)

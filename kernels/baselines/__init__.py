@@ -1,1 +1,1 @@
-"""Peers behind the same contract, so that one suite judges and times them all."""
+"""Peers with the same contract, so that one suite judges and times all kernels."""

@@ -1,7 +1,7 @@
-"""One call of an attention op, as the peers need it told: its mask, and tensors they can read.
+"""One call of an attention op for the peers: its mask, and tensors that they can read.
 
-Which keys a query may attend to is an interval, whatever the mask: with p = i + shift its own
-position among the keys, and shift = s_kv - s_q at the bottom right corner, 0 at the top left,
+A query may attend to an interval of keys under every mask: with its own position p = i + shift
+among the keys, and shift = s_kv - s_q at the bottom right corner, 0 at the top left,
 
     first_i = max(0, p - left)          last_i = min(s_kv - 1, p + right, p if causal)
 """
@@ -25,12 +25,12 @@ Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 BROADCAST_BIAS = frozenset({"bias", "bias_over_batch", "bias_over_heads", "bias_over_queries"})
 
 _INT32 = 2**31
-_VECTOR_BYTES = 16  # the widest load that PyTorch's kernels issue without asking
+_VECTOR_BYTES = 16  # the widest load that PyTorch's kernels issue unchecked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mask:
-    """Which keys a query may attend to; the arguments of the contract that say so."""
+class KeyMask:
+    """The arguments of the contract that determine the keys of a query."""
 
     causal: bool = False
     window: Window | None = None
@@ -38,18 +38,18 @@ class Mask:
 
     @property
     def reach(self) -> tuple[int | None, int | None]:
-        """How many keys behind its own and ahead of it a query may attend to; None: all."""
+        """The numbers of keys behind and ahead of its own that a query may attend to; None: all."""
         left, right = self.window or (None, None)
         if self.causal:
             right = 0 if right is None else min(right, 0)
         return left, right
 
     def shift(self, s_q: int, s_kv: int) -> int:
-        """Where the first query stands among the keys."""
+        """Return the position of the first query among the keys."""
         return s_kv - s_q if self.corner == "bottom_right" else 0
 
     def key_ranges(self, s_q: int, s_kv: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """First and last key, [s_q] each, of each query; none where the last is below the first."""
+        """Return first and last key, [s_q] each, of each query; no key if last < first."""
         position = torch.arange(s_q, device=device) + self.shift(s_q, s_kv)
         left, right = self.reach
         first = torch.zeros_like(position)
@@ -61,7 +61,7 @@ class Mask:
         return first, last
 
     def pairs(self, s_q: int, s_kv: int, device: torch.device) -> Tensor | None:
-        """Whether query i may attend to key j, [s_q, s_kv]; None where every query may to all."""
+        """Return True for query i and key j, [s_q, s_kv], if i may attend to j; None: all pairs."""
         if not self.causal and self.window is None:
             return None
         first, last = self.key_ranges(s_q, s_kv, device)
@@ -69,7 +69,7 @@ class Mask:
         return (first[:, None] <= key) & (key <= last[:, None])
 
     def leaves_rows_without_keys(self, s_q: int, s_kv: int) -> bool:
-        """Whether some query may attend to no key at all: the first one or the last, if any."""
+        """Return True if some query may attend to no key: the first one or the last, if any."""
         if not s_q or not s_kv:
             return bool(s_q)
         shift, (left, right) = self.shift(s_q, s_kv), self.reach
@@ -77,22 +77,22 @@ class Mask:
         return first_is_early or (left is not None and s_q + shift - left > s_kv)
 
     def rows_without_keys(self, s_q: int, s_kv: int, device: torch.device) -> Tensor:
-        """Whether query i may attend to no key at all, [s_q]."""
+        """Return True for query i, [s_q], if i may attend to no key."""
         first, last = self.key_ranges(s_q, s_kv, device)
         return last < first
 
 
-class Options(options.Options):
-    """The optional arguments of the attention ops, with the mask that they say."""
+class PeerOptions(options.Options):
+    """The optional arguments of the attention ops, with their mask."""
 
     @property
-    def mask(self) -> Mask:
-        """Which keys a query may attend to."""
-        return Mask(causal=self.causal, window=self.window, corner=self.corner)
+    def mask(self) -> KeyMask:
+        """The mask of the options."""
+        return KeyMask(causal=self.causal, window=self.window, corner=self.corner)
 
 
 def spans(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor) -> Iterator[tuple[slice, slice]]:
-    """The queries and the keys of each sequence, as slices of the axis that they share."""
+    """Yield the queries and the keys of each sequence, as slices of their axis."""
     queries, keys = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
     for index in range(len(queries) - 1):
         yield (
@@ -101,29 +101,29 @@ def spans(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor) -> Iterator[tuple[slice, s
         )
 
 
-def may_lack_keys(mask: Mask, q: Tensor, k: Tensor, cu_seqlens_q: Tensor | None) -> bool:
-    """Whether a query may have no key. Under varlen that is in memory of the GPU, so it may."""
+def may_lack_keys(mask: KeyMask, q: Tensor, k: Tensor, cu_seqlens_q: Tensor | None) -> bool:
+    """Return True if a query may have no key, which only the GPU's memory knows under varlen."""
     return cu_seqlens_q is not None or mask.leaves_rows_without_keys(q.shape[1], k.shape[1])
 
 
 @cache
 def undrawn(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """What a generator would have drawn from, had there been dropout. Nothing writes to it."""
+    """Return unused memory for a generator's state, for calls without dropout."""
     return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def packed(tensor: Tensor) -> Tensor:
-    """`tensor` contiguous and on a 16-byte address: itself, or a copy.
+    """Return `tensor` contiguous and at a 16-byte address: itself, or a copy.
 
-    PyTorch's CUDA kernels take a gradient that is contiguous for aligned; where it is not, the
-    load faults and the GPU is lost to the process.
+    PyTorch's CUDA kernels assume that a contiguous gradient is aligned; if it isn't, the load
+    faults and the process loses the GPU.
     """
     contiguous = tensor.contiguous()
     return contiguous if contiguous.data_ptr() % _VECTOR_BYTES == 0 else contiguous.clone()
 
 
 def reduced_like(gradient: Tensor, argument: Tensor) -> Tensor:
-    """`gradient` summed in fp32 over the axes along which `argument` was broadcast to it."""
+    """Return `gradient` summed in fp32 over the axes along which `argument` was broadcast to it."""
     axes = [
         axis
         for axis, (full, own) in enumerate(zip(gradient.shape, argument.shape, strict=True))
@@ -135,14 +135,14 @@ def reduced_like(gradient: Tensor, argument: Tensor) -> Tensor:
 
 
 def is_positional(case: Case) -> bool:
-    """Whether a score depends on where query and key are, so that the corner matters."""
+    """Return True if a score depends on positions, so that the corner matters."""
     return bool(case.options & {"causal", "window", "alibi"})
 
 
 def reject_corner(case: Case) -> str | None:
-    """The refusal of a kernel whose only corner is the bottom right, None where it is asked for.
+    """Return the refusal of a kernel whose only corner is the bottom right, or None.
 
-    Where every sequence has as many queries as keys the two corners are one.
+    If every sequence has as many queries as keys, the two corners are one.
     """
     if not is_positional(case) or "bottom_right" in case.options:
         return None
@@ -155,14 +155,14 @@ def reject_corner(case: Case) -> str | None:
 
 
 def reject_bottom_right(case: Case) -> str | None:
-    """The refusal of a kernel whose causal masks start at the top left corner alone."""
+    """Return the refusal of a kernel whose causal masks start only at the top left, or None."""
     if {"causal", "bottom_right"} <= case.options and case.size("s_q") != case.size("s_kv"):
         return "has causal masks from the top left alone, got one from the bottom right"
     return None
 
 
 def reject_reach(case: Case, axes: str) -> str | None:
-    """The refusal of offsets of 2^31 elements and more along `axes`, letters of "bsh"."""
+    """Return the refusal of offsets of 2^31 elements and more along `axes`, letters of "bsh"."""
     for name, laid_out in geometry(case).items():
         for axis, extent, stride in zip(AXES[name], laid_out.shape, laid_out.strides, strict=True):
             if axis in axes and (extent - 1) * stride >= _INT32:

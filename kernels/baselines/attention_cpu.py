@@ -1,9 +1,9 @@
 """`torch_flash_cpu`: PyTorch's fused attention on a CPU, `aten._scaled_dot_product_..._for_cpu`.
 
-It takes (b, h, s, d), which a (b, s, h, d) tensor is seen as, with fewer heads of keys than of
-queries, and counts positions from the top left corner. A bias has no gradient: it is a mask to it.
-Tensors without elements end the process in a division by zero, and a last axis that isn't adjacent
-gives wrong results (2.13.0); SDPA refuses both before it comes to this operator.
+It takes (b, h, s, d), as a view of a (b, s, h, d) tensor, with fewer heads of keys than of queries,
+and counts positions from the top left corner. A bias has no gradient here: the operator treats it
+as a mask. Tensors without elements end the process by a division by zero, and a last axis that
+isn't adjacent gives wrong results (2.13.0); SDPA refuses both before it calls this operator.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def torch_flash_cpu(
     bias: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """out and lse."""
+    """Compute out and lse."""
     out, lse = _FORWARD(
         q.transpose(1, 2),
         k.transpose(1, 2),
@@ -89,7 +89,7 @@ def flash_cpu_backward(
     corner: str = "top_left",  # noqa: ARG001  (as in the forward)
     scale: float | None = None,
 ) -> Gradients:
-    """dq, dk, dv of the out and lse that are given."""
+    """Compute dq, dk and dv from the given out and lse."""
     dq, dk, dv = _BACKWARD(
         do.transpose(1, 2),
         q.transpose(1, 2),

@@ -1,10 +1,10 @@
 """`torch_cudnn`: cuDNN's attention, through `aten._scaled_dot_product_cudnn_attention`.
 
-It takes (b, h, s, d), which a (b, s, h, d) tensor is seen as, with fewer heads of keys than of
-queries. Its only corner is the top left. A bias has no gradient here: its operator returns none.
+It takes (b, h, s, d), as a view of a (b, s, h, d) tensor, with fewer heads of keys than of queries.
+Its only corner is the top left. A bias has no gradient here: its operator returns none.
 
-Sources: pytorch/pytorch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (check_cudnn_*: what
-it refuses) and aten/src/ATen/native/cudnn/MHA.cpp.
+Sources: pytorch/pytorch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (refusals:
+check_cudnn_*) and aten/src/ATen/native/cudnn/MHA.cpp.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ATEN = torch.ops.aten
 _FORWARD = _ATEN._scaled_dot_product_cudnn_attention  # noqa: SLF001  (has no public name)
 _BACKWARD = _ATEN._scaled_dot_product_cudnn_attention_backward  # noqa: SLF001  (likewise)
 
-# Where PyTorch takes it before all others, and where its heads may be wider than 128.
+# The GPUs on which PyTorch prefers it, and on which heads may be wider than 128.
 SM = (90, 109)
 CUDNN_SIZES = SIZES | {"s_kv": (2, None), "d": (8, 256), "d_v": (8, 256)}
 
@@ -47,7 +47,7 @@ def _reject_forward(case: Case) -> str | None:
 
 
 def reject_backward(case: Case) -> str | None:
-    """The refusal of head sizes that have a forward alone, or of the bottom right corner."""
+    """Return the refusal of head sizes without a backward, or of the bottom right corner."""
     d, d_v = case.size("d"), case.size("d_v")
     if max(d, d_v) > 128 and (d, d_v) not in {(192, 128), (256, 256)}:
         return f"has a backward for heads up to 128, (192, 128) and 256, got d {d} and d_v {d_v}"
@@ -80,7 +80,7 @@ def torch_cudnn(
     bias: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """out and lse."""
+    """Compute out and lse."""
     out, lse, *_ = _FORWARD(
         q.transpose(1, 2),
         k.transpose(1, 2),
@@ -122,7 +122,7 @@ def cudnn_backward(
     corner: str = "top_left",  # noqa: ARG001  (as in the forward)
     scale: float | None = None,
 ) -> Gradients:
-    """dq, dk, dv of the out and lse that are given."""
+    """Compute dq, dk and dv from the given out and lse."""
     state = undrawn((), torch.int64, q.device)
     dq, dk, dv = _BACKWARD(
         packed(do).transpose(1, 2),

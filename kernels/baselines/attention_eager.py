@@ -1,6 +1,6 @@
 """`torch_eager`: attention's closed form in fp32, one PyTorch operation after the other.
 
-The scores are held whole, [b, h_q, s_q, s_kv]; halves are widened first, so that nothing is cast
+All scores are in memory, [b, h_q, s_q, s_kv]; halves are widened first, so that nothing is cast
 before a product. With m_i the row's largest score (the sink among them),
 
     p_ij = exp(S_ij - m_i)             l_i = sum_j p_ij [+ exp(sink - m_i)]
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from kernel_workbench.kernels.baselines.attention_call import (
     Gradients,
-    Options,
+    PeerOptions,
     reduced_like,
     spans,
 )
@@ -43,12 +43,12 @@ _DROPOUT_FACTOR = 8  # the mask is drawn in int64, several words at a time
 
 
 @dataclass(frozen=True, slots=True)
-class _Scores:
-    """Of one batch of equally long sequences, heads first, in fp32.
+class _EagerScores:
+    """Scores of one batch of equally long sequences, heads first, in fp32.
 
     q, do [b, h_q, s_q, .] and k, v [b, h_q, s_kv, .] widened; scores [b, h_q, s_q, s_kv], -inf
-    where masked; slope, the derivative of the softcap; weights w, None without dropout; live, [s_q,
-    1], whether a query may attend to any key, None where all may to all.
+    where masked; slope, the derivative of the softcap; weights w, None without dropout; live [s_q,
+    1], True if a query may attend to any key, None if all may.
     """
 
     q: Tensor
@@ -61,10 +61,13 @@ class _Scores:
     scale: float
 
     @classmethod
-    def of(cls, q: Tensor, k: Tensor, v: Tensor, options: Options, batch: int) -> _Scores:
-        """Of q, k, v [b, s, h, d]; batch: the number of the first one, which dropout asks for."""
+    def of(cls, q: Tensor, k: Tensor, v: Tensor, options: PeerOptions, batch: int) -> _EagerScores:
+        """Compute the scores of q, k, v [b, s, h, d].
+
+        batch: the number of the first one, for dropout.
+        """
         group = q.shape[2] // k.shape[2]
-        wide_q, wide_k, wide_v = (each.float().transpose(1, 2) for each in (q, k, v))
+        wide_q, wide_k, wide_v = (tensor.float().transpose(1, 2) for tensor in (q, k, v))
         s_q, s_kv = q.shape[1], k.shape[1]
         pairs = options.mask.pairs(s_q, s_kv, q.device)
         live = None
@@ -72,8 +75,8 @@ class _Scores:
             live = pairs.any(1)[:, None]
             attended = pairs.any(0)[:, None]
             wide_q = wide_q.masked_fill(~live, 0.0)
-            wide_k, wide_v = (each.masked_fill(~attended, 0.0) for each in (wide_k, wide_v))
-        wide_k, wide_v = (each.repeat_interleave(group, 1) for each in (wide_k, wide_v))
+            wide_k, wide_v = (tensor.masked_fill(~attended, 0.0) for tensor in (wide_k, wide_v))
+        wide_k, wide_v = (tensor.repeat_interleave(group, 1) for tensor in (wide_k, wide_v))
         scale = 1 / math.sqrt(q.shape[3]) if options.scale is None else options.scale
         scores = wide_q @ wide_k.mT * scale
         slope = None
@@ -95,12 +98,12 @@ class _Scores:
         return cls(wide_q, wide_k, wide_v, scores, slope, weights, live, scale)
 
     def weighted(self, probabilities: Tensor) -> Tensor:
-        """w P, or P without dropout."""
+        """Return w P, or P without dropout."""
         return probabilities if self.weights is None else probabilities * self.weights
 
 
-def _kept(scores: Tensor, options: Options, batch: int) -> Tensor:
-    """Which weights are kept: the function that the contract gives, not one written again."""
+def _kept(scores: Tensor, options: PeerOptions, batch: int) -> Tensor:
+    """Return the mask of kept weights, by the contract's own function."""
     b, h_q, s_q, s_kv = scores.shape
     heads = torch.arange(b * h_q, device=scores.device).view(b, h_q) + batch * h_q
     queries = torch.arange(s_q, device=scores.device)
@@ -108,23 +111,23 @@ def _kept(scores: Tensor, options: Options, batch: int) -> Tensor:
 
 
 def _forward(
-    q: Tensor, k: Tensor, v: Tensor, options: Options, batch: int = 0
+    q: Tensor, k: Tensor, v: Tensor, options: PeerOptions, batch: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """out [b, s_q, h_q, d_v] in q's dtype and lse [b, h_q, s_q]."""
-    made = _Scores.of(q, k, v, options, batch)
-    largest = made.scores.new_full((*made.scores.shape[:3], 1), -math.inf)
-    if made.scores.shape[3]:
-        largest = made.scores.amax(3, keepdim=True)
+    """Compute out [b, s_q, h_q, d_v] in q's dtype and lse [b, h_q, s_q]."""
+    scored = _EagerScores.of(q, k, v, options, batch)
+    largest = scored.scores.new_full((*scored.scores.shape[:3], 1), -math.inf)
+    if scored.scores.shape[3]:
+        largest = scored.scores.amax(3, keepdim=True)
     sink = None if options.sink is None else options.sink[:, None, None]
     if sink is not None:
         largest = largest.maximum(sink)
     nothing = largest == -math.inf
     largest = largest.masked_fill(nothing, 0.0)
-    exponentials = torch.exp(made.scores - largest)
+    exponentials = torch.exp(scored.scores - largest)
     total = exponentials.sum(3, keepdim=True)
     if sink is not None:
         total = total + torch.exp(sink - largest)
-    out = made.weighted(exponentials) @ made.v / total.masked_fill(nothing, 1.0)
+    out = scored.weighted(exponentials) @ scored.v / total.masked_fill(nothing, 1.0)
     lse = (largest + torch.log(total)).masked_fill(nothing, -math.inf)
     return out.transpose(1, 2).to(q.dtype), lse.squeeze(3)
 
@@ -136,11 +139,11 @@ def _backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    options: Options,
+    options: PeerOptions,
     batch: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """dq, dk, dv like q, k, v; dS [b, h_q, s_q, s_kv]; dsink, None without a sink."""
-    made = _Scores.of(q, k, v, options, batch)
+    """Compute dq, dk, dv like q, k, v; dS [b, h_q, s_q, s_kv]; and dsink, None without a sink."""
+    scored = _EagerScores.of(q, k, v, options, batch)
     wide_do, wide_out = do.float().transpose(1, 2), out.float().transpose(1, 2)
     statistics = lse[..., None]
     finite = statistics.masked_fill(statistics == -math.inf, 0.0)
@@ -149,23 +152,23 @@ def _backward(
     if options.sink is not None:
         share = torch.exp(options.sink[:, None, None] - finite)
         dsink = -(share * delta).sum((0, 2, 3))
-    if made.live is not None:
-        wide_do, delta = (each.masked_fill(~made.live, 0.0) for each in (wide_do, delta))
-    probabilities = torch.exp(made.scores - finite)
-    along_value = wide_do @ made.v.mT
-    ds = probabilities * (made.weighted(along_value) - delta)
-    dx = ds if made.slope is None else ds * made.slope
-    dq = dx @ made.k * made.scale
-    dk = dx.mT @ made.q * made.scale
-    dv = made.weighted(probabilities).mT @ wide_do
+    if scored.live is not None:
+        wide_do, delta = (gradient.masked_fill(~scored.live, 0.0) for gradient in (wide_do, delta))
+    probabilities = torch.exp(scored.scores - finite)
+    along_value = wide_do @ scored.v.mT
+    ds = probabilities * (scored.weighted(along_value) - delta)
+    dx = ds if scored.slope is None else ds * scored.slope
+    dq = dx @ scored.k * scored.scale
+    dk = dx.mT @ scored.q * scored.scale
+    dv = scored.weighted(probabilities).mT @ wide_do
     heads = k.shape[2]
-    dk, dv = (each.unflatten(1, (heads, -1)).sum(2) for each in (dk, dv))
-    dq, dk, dv = (each.transpose(1, 2).to(q.dtype) for each in (dq, dk, dv))
+    dk, dv = (gradient.unflatten(1, (heads, -1)).sum(2) for gradient in (dk, dv))
+    dq, dk, dv = (gradient.transpose(1, 2).to(q.dtype) for gradient in (dq, dk, dv))
     return dq, dk, dv, ds, dsink
 
 
 def _reject(case: Case) -> str | None:
-    """The refusal of more scores, or larger tensors, than are held at once."""
+    """Return the refusal of more scores, or larger tensors, than fit into memory, or None."""
     sizes = dict(case.sizes)
     together = 1 if "varlen" in case.options else sizes["b"]
     scores = together * sizes["h_q"] * sizes["s_q"] * sizes["s_kv"]
@@ -185,8 +188,8 @@ _DOMAIN = Domain(dtypes=_DTYPES, features=_FEATURES, also=_reject)
 
 @kernel(ATTENTION_FORWARD, _DOMAIN, priority=-20)
 def torch_eager(q: Tensor, k: Tensor, v: Tensor, **given: object) -> tuple[Tensor, Tensor]:
-    """out and lse, sequence by sequence under varlen."""
-    options = Options.of(given)
+    """Compute out and lse, sequence by sequence under varlen."""
+    options = PeerOptions.of(given)
     if options.cu_seqlens_q is None or options.cu_seqlens_k is None:
         return _forward(q, k, v, options)
     out = q.new_empty((*q.shape[:3], v.shape[3]))
@@ -203,7 +206,7 @@ def torch_eager(q: Tensor, k: Tensor, v: Tensor, **given: object) -> tuple[Tenso
     name="torch_eager",
 )
 def eager_delta(out: Tensor, do: Tensor) -> tuple[Tensor]:
-    """The row sums of out times do, [b, h_q, s_q]."""
+    """Compute the row sums of out times do, [b, h_q, s_q]."""
     return ((out.float() * do.float()).sum(3).transpose(1, 2),)
 
 
@@ -211,8 +214,8 @@ def eager_delta(out: Tensor, do: Tensor) -> tuple[Tensor]:
 def eager_backward(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, **given: object
 ) -> Gradients:
-    """All gradients, sequence by sequence under varlen."""
-    options = Options.of(given)
+    """Compute all gradients, sequence by sequence under varlen."""
+    options = PeerOptions.of(given)
     if options.cu_seqlens_q is None or options.cu_seqlens_k is None:
         dq, dk, dv, ds, dsink = _backward(do, q, k, v, out, lse, options)
         dbias = None if options.bias is None else _bias_gradient(ds, options.bias)
@@ -237,11 +240,11 @@ def eager_backward(
 
 @kernel(ATTENTION_GRADIENTS, _DOMAIN, priority=-20, name="torch_eager")
 def eager_gradients(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: object) -> Gradients:
-    """The backward, on the out and lse that the forward stored."""
+    """Compute the backward, on the out and lse of the forward."""
     out, lse = torch_eager(q, k, v, **given)
     return eager_backward(do, q, k, v, out, lse, **given)
 
 
 def _bias_gradient(ds: Tensor, bias: Tensor) -> Tensor:
-    """dS summed over what the bias was broadcast over, in fp32, then rounded once."""
+    """Return dS summed in fp32 over the bias's broadcast axes, then rounded once."""
     return reduced_like(ds, bias).to(bias.dtype)

@@ -24,8 +24,8 @@ from torch import Tensor
 from kernel_workbench.kernels.baselines.attention_call import (
     BROADCAST_BIAS,
     Gradients,
-    Mask,
-    Options,
+    KeyMask,
+    PeerOptions,
     may_lack_keys,
     packed,
     reduced_like,
@@ -59,7 +59,7 @@ BACKWARD = Numerics(
 
 
 def reject_bias_pointer(case: Case) -> str | None:
-    """The refusal of a bias whose first element isn't on 16 bytes, or whose last axis is apart."""
+    """Return the refusal of a bias off a 16-byte address, or with a strided last axis, or None."""
     bias = geometry(case).get("bias")
     if bias is None:
         return None
@@ -72,7 +72,7 @@ def reject_bias_pointer(case: Case) -> str | None:
 
 
 def reject_bias(case: Case) -> str | None:
-    """The refusal of a bias that isn't on 16 bytes along every axis but the last."""
+    """Return the refusal of a bias whose other axes aren't multiples of 16 bytes, or None."""
     bias = geometry(case).get("bias")
     if bias is None:
         return None
@@ -95,7 +95,7 @@ def _reject_window(case: Case) -> str | None:
 
 
 def _reject_positions(case: Case) -> str | None:
-    """The refusal of rows that aren't on 16 bytes, of which the operators ask even of one alone."""
+    """Return the refusal of rows off 16 bytes, which the operators refuse even for one row."""
     width = _VECTOR_BYTES // case.dtype.itemsize
     for name in ("q", "k", "v"):
         stride = geometry(case)[name].strides[1]
@@ -124,23 +124,23 @@ _DOMAIN = Domain(
 )
 
 
-def _mask_type(mask: Mask) -> int:
-    """0 without a mask, 1 causal from the top left, 2 from the bottom right."""
+def _mask_type(mask: KeyMask) -> int:
+    """Return 0 without a mask, 1 for causal from the top left, 2 from the bottom right."""
     _, right = mask.window or (None, None)
     if not mask.causal and right != 0:
         return 0
     return 2 if mask.corner == "bottom_right" else 1
 
 
-def _window(mask: Mask) -> dict[str, int]:
-    """Its own window, where there is one: how many keys, the query's own among them."""
+def _window(mask: KeyMask) -> dict[str, int]:
+    """Return the operator's window, if any: a number of keys, the query's own among them."""
     left, _ = mask.window or (None, None)
     return {} if left is None else {"window_size": left + 1}
 
 
 @contextmanager
 def _drawing_from(seed: int, p: float, device: torch.device) -> Iterator[None]:
-    """PyTorch's generator of `device` at the start of the stream of `seed`; set back after."""
+    """Set PyTorch's generator to the start of the stream of `seed`; restore it after."""
     if not p:
         yield
         return
@@ -150,14 +150,14 @@ def _drawing_from(seed: int, p: float, device: torch.device) -> Iterator[None]:
 
 
 def _expanded(bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
-    """The bias as (b, h_q, s_q, s_kv), seen over again where it is broadcast."""
+    """Return the bias as (b, h_q, s_q, s_kv), a view along broadcast axes."""
     if bias is None:
         return None
     return bias.expand(q.shape[0], q.shape[2], q.shape[1], k.shape[1])
 
 
-def _forbid_rows_without_keys(lse: Tensor, mask: Mask, s_kv: int) -> None:
-    """Sets lse [..., s_q] of the queries that a mask leaves no key to -inf, in place."""
+def _forbid_rows_without_keys(lse: Tensor, mask: KeyMask, s_kv: int) -> None:
+    """Set lse [..., s_q] of queries without keys to -inf, in place."""
     lse.masked_fill_(mask.rows_without_keys(lse.shape[-1], s_kv, lse.device), -math.inf)
 
 
@@ -173,8 +173,8 @@ def torch_efficient(
     v: Tensor,
     **given: object,
 ) -> tuple[Tensor, Tensor]:
-    """out and lse. Raises RuntimeError where dropout drew from another place than was set."""
-    options = Options.of(given)
+    """Compute out and lse. Raises RuntimeError if dropout drew from another state than was set."""
+    options = PeerOptions.of(given)
     mask = options.mask
     with _drawing_from(options.dropout_seed, options.dropout_p, q.device):
         out, padded, seed, offset, *_ = _FORWARD(
@@ -210,10 +210,10 @@ def torch_efficient(
     return out, lse
 
 
-def _padded(lse: Tensor, options: Options, *, dead_rows: bool) -> Tensor:
-    """lse as the backward reads it: [n, h, a multiple of 32], +inf past each sequence's end.
+def _padded(lse: Tensor, options: PeerOptions, *, dead_rows: bool) -> Tensor:
+    """Return lse as the backward reads it: [n, h, a multiple of 32], +inf past each sequence's end.
 
-    dead_rows: some may be of queries without keys
+    dead_rows: some queries may have no keys.
     """
     cu_seqlens_q, cu_seqlens_k = options.cu_seqlens_q, options.cu_seqlens_k
     # A query without keys: exp(-inf - 0) is the zero that exp(-inf - (-inf)) is not.
@@ -245,8 +245,8 @@ def efficient_backward(
     lse: Tensor,
     **given: object,
 ) -> Gradients:
-    """dq, dk, dv and dbias of the out and lse that are given."""
-    options = Options.of(given)
+    """Compute dq, dk, dv and dbias from the given out and lse."""
+    options = PeerOptions.of(given)
     mask, bias = options.mask, options.bias
     # A bias of -inf leaves a query without keys too.
     dead_rows = bias is not None or may_lack_keys(mask, q, k, options.cu_seqlens_q)

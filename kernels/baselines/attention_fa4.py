@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from kernel_workbench.kernels.baselines.attention_call import Gradients, Options, reject_corner
+from kernel_workbench.kernels.baselines.attention_call import Gradients, PeerOptions, reject_corner
 from kernel_workbench.kernels.baselines.attention_flash import HALVES, SIZES
 from kernel_workbench.kernels.registry import Domain, absent, kernel
 from kernel_workbench.oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD
@@ -39,8 +39,8 @@ def _interface() -> Any:  # noqa: ANN401
     return import_module("flash_attn.cute.interface")
 
 
-def _settings(options: Options) -> dict[str, object]:
-    """The options as both directions name them."""
+def _settings(options: PeerOptions) -> dict[str, object]:
+    """Return the options by the names of both directions."""
     left, right = options.window or (None, None)
     return {
         "softmax_scale": options.scale,
@@ -55,10 +55,10 @@ def _settings(options: Options) -> dict[str, object]:
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, **given: object) -> tuple[Tensor, Tensor]:
-    """out and lse; dense, or of sequences one after the other."""
-    options = Options.of(given)
+    """Compute out and lse; dense, or for sequences one after the other."""
+    options = PeerOptions.of(given)
     varlen = options.cu_seqlens_q is not None
-    operands = [each[0] for each in (q, k, v)] if varlen else [q, k, v]
+    operands = [operand[0] for operand in (q, k, v)] if varlen else [q, k, v]
     called = _interface()._flash_attn_fwd  # noqa: SLF001  (what flash_attn_func calls)
     out, lse, *_ = called(*operands, return_lse=True, **_settings(options))
     return (out[None], lse[None]) if varlen else (out, lse)
@@ -67,13 +67,15 @@ def forward(q: Tensor, k: Tensor, v: Tensor, **given: object) -> tuple[Tensor, T
 def backward(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, **given: object
 ) -> Gradients:
-    """dq, dk, dv of the out and lse that are given."""
-    options = Options.of(given)
+    """Compute dq, dk and dv from the given out and lse."""
+    options = PeerOptions.of(given)
     varlen = options.cu_seqlens_q is not None
-    operands = [each[0] for each in (q, k, v, out, do, lse)] if varlen else [q, k, v, out, do, lse]
+    operands = (
+        [tensor[0] for tensor in (q, k, v, out, do, lse)] if varlen else [q, k, v, out, do, lse]
+    )
     called = _interface()._flash_attn_bwd  # noqa: SLF001  (what flash_attn_func's backward calls)
-    made = called(*operands[:5], operands[5].contiguous(), **_settings(options))[:3]
-    dq, dk, dv = (each[None] for each in made) if varlen else made
+    gradients = called(*operands[:5], operands[5].contiguous(), **_settings(options))[:3]
+    dq, dk, dv = (tensor[None] for tensor in gradients) if varlen else gradients
     return dq, dk, dv, None, None
 
 

@@ -2,13 +2,13 @@
 
 The operators take (b, s, h, d) as it is, with fewer heads of keys than of queries, and sequences
 one after the other as [total, h, d]. Positions count from the bottom right corner always. A query
-without keys has lse +inf here, in place of the contract's -inf; where there can be one, that is
-mended, and as little else as possible is added to what is timed.
+without keys has lse +inf here, instead of the contract's -inf; if there may be such a query, lse is
+corrected, with as little timed work as possible.
 
-PyTorch's build leaves ALiBi out.
+PyTorch's build lacks ALiBi.
 
-Sources: pytorch/pytorch, aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp (what it
-refuses, dk and dv summed over a group in the half).
+Sources: pytorch/pytorch, aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp
+(refusals; dk and dv summed over a group in 16 bits).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from kernel_workbench.kernels.baselines.attention_call import (
     Gradients,
-    Options,
+    PeerOptions,
     may_lack_keys,
     packed,
     reject_corner,
@@ -49,8 +49,8 @@ BACKWARD = Numerics(
 _FEATURES = frozenset({"causal", "bottom_right", "window", "varlen", "gqa", "scale"})
 
 
-def _limits(options: Options) -> dict[str, int | None]:
-    """The window as the operators name it; they set the right limit of a causal mask themselves."""
+def _limits(options: PeerOptions) -> dict[str, int | None]:
+    """Return the window by the operators' names; they limit a causal mask themselves."""
     left, right = options.window or (None, None)
     return {"window_size_left": left, "window_size_right": 0 if options.causal else right}
 
@@ -76,10 +76,10 @@ def torch_flash(
     v: Tensor,
     **given: object,
 ) -> tuple[Tensor, Tensor]:
-    """out and lse; dense, or of sequences one after the other."""
-    options = Options.of(given)
+    """Compute out and lse; dense, or for sequences one after the other."""
+    options = PeerOptions.of(given)
     varlen = options.cu_seqlens_q is not None
-    operands = tuple(each[0] for each in (q, k, v)) if varlen else (q, k, v)
+    operands = tuple(tensor[0] for tensor in (q, k, v)) if varlen else (q, k, v)
     out, lse, *_ = _FORWARD(
         *operands,
         options.cu_seqlens_q,
@@ -126,14 +126,14 @@ def flash_backward(
     lse: Tensor,
     **given: object,
 ) -> Gradients:
-    """dq, dk, dv of the out and lse that are given."""
-    options = Options.of(given)
+    """Compute dq, dk and dv from the given out and lse."""
+    options = PeerOptions.of(given)
     varlen = options.cu_seqlens_q is not None
     mask = replace(options.mask, corner="bottom_right")
     dead_rows = may_lack_keys(mask, q, k, options.cu_seqlens_q)
     statistics = lse.masked_fill(lse == -math.inf, math.inf) if dead_rows else lse.contiguous()
     tensors = (packed(do), q, k, v, packed(out), statistics)
-    operands = tuple(each[0] for each in tensors) if varlen else tensors
+    operands = tuple(tensor[0] for tensor in tensors) if varlen else tensors
     state = undrawn((2,), torch.uint64, q.device)
     dq, dk, dv = _BACKWARD(
         *operands,

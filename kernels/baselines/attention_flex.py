@@ -1,7 +1,7 @@
 """`flex_attention`: PyTorch's attention generated from Python functions of a score and its place.
 
-Compiled for each case anew, which takes seconds: so its domain is a few lengths, which only long
-cases of the `full` tier have. Uncompiled it would hold the scores whole, and isn't measured. Its
+Each case is compiled anew, which takes seconds: so its domain is a few lengths, which only long
+cases of the `full` tier have. Without compiling it would store all scores, and isn't measured. Its
 lse is natural.
 
 Source: pytorch/pytorch, torch/nn/attention/flex_attention.py and torch/_inductor/kernel/flex.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from kernel_workbench.kernels.baselines.attention_call import Gradients, Mask, Options
+from kernel_workbench.kernels.baselines.attention_call import Gradients, KeyMask, PeerOptions
 from kernel_workbench.kernels.baselines.attention_flash import HALVES, SM
 from kernel_workbench.kernels.baselines.attention_sdpa import differentiate
 from kernel_workbench.kernels.baselines.compilation import compiled, unwatched
@@ -27,7 +27,7 @@ from kernel_workbench.oracles.op import Case, Numerics
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-# Those of `bench`, and some ten cases of `full` for each op, of some ten seconds.
+# The lengths of `bench`; about ten cases of `full` for each op take ten seconds each.
 _LENGTHS = (1024, 16384)
 _HEADS = frozenset({16, 32, 64, 128, 256})
 
@@ -55,8 +55,8 @@ _DOMAIN = Domain(
 )
 
 
-def _score_mod(options: Options, shift: int) -> Callable[..., Tensor] | None:
-    """The score of a pair, from scale q.k; None where it is that."""
+def _score_mod(options: PeerOptions, shift: int) -> Callable[..., Tensor] | None:
+    """Return a function from scale q.k to the score of a pair; None: they are equal."""
     softcap, slopes = options.softcap, options.alibi_slopes
     if softcap is None and slopes is None:
         return None
@@ -72,11 +72,11 @@ def _score_mod(options: Options, shift: int) -> Callable[..., Tensor] | None:
 
 
 @lru_cache(maxsize=16)
-def _block_mask(mask: Mask, s_q: int, s_kv: int, device: torch.device) -> BlockMask | None:
-    """Which tiles have pairs that are attended to; None where all are.
+def _block_mask(mask: KeyMask, s_q: int, s_kv: int, device: torch.device) -> BlockMask | None:
+    """Return the tiles with pairs that are attended to; None: all.
 
-    Made once, as a model does for all of its layers and steps: it depends on no value, and to make
-    it takes longer than the attention that it serves.
+    The result is cached, as a model does for all of its layers and steps: it depends on no value,
+    and computing it takes longer than the attention.
     """
     left, right = mask.reach
     if left is None and right is None:
@@ -102,14 +102,14 @@ def _compiled(*specialised_to: object) -> Callable[..., Any]:
     return compiled(flex_attention, *specialised_to)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
-    """out and lse of q, k, v heads first."""
+def _attend(q: Tensor, k: Tensor, v: Tensor, options: PeerOptions) -> tuple[Tensor, Tensor]:
+    """Compute out and lse of q, k, v, heads first."""
     from torch.nn.attention.flex_attention import AuxRequest  # noqa: PLC0415  (takes a second)
 
     s_q, s_kv = q.shape[2], k.shape[2]
     shift = options.mask.shift(s_q, s_kv)
     block_mask = _block_mask(options.mask, s_q, s_kv, q.device)
-    laid_out = tuple((each.shape, each.stride(), each.dtype) for each in (q, k, v))
+    laid_out = tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in (q, k, v))
     numbers = (options.scale, options.softcap, options.causal, options.window, shift)
     flags = (options.alibi_slopes is None, q.requires_grad)
     out, aux = _compiled(laid_out, numbers, flags)(
@@ -127,17 +127,17 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, 
 
 @kernel(ATTENTION_FORWARD, _DOMAIN, numerics=_NUMERICS, priority=-14)
 def flex_attention(q: Tensor, k: Tensor, v: Tensor, **given: object) -> tuple[Tensor, Tensor]:
-    """out and lse, compiled."""
-    q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+    """Compute out and lse, compiled."""
+    q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
     with unwatched():
-        out, lse = _attend(q, k, v, Options.of(given))
+        out, lse = _attend(q, k, v, PeerOptions.of(given))
     return out.transpose(1, 2), lse
 
 
 @kernel(ATTENTION_GRADIENTS, _DOMAIN, numerics=_NUMERICS, priority=-14, name="flex_attention")
 def flex_gradients(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: object) -> Gradients:
-    """The gradients of the compiled forward, by its compiled backward."""
-    options = Options.of(given)
+    """Compute the gradients of the compiled forward, by its compiled backward."""
+    options = PeerOptions.of(given)
 
     def attend(q: Tensor, k: Tensor, v: Tensor, _: Tensor | None) -> Tensor:
         return _attend(q, k, v, options)[0]

@@ -1,8 +1,8 @@
-"""Attention end to end through PyTorch's autograd: what a model that calls SDPA gets.
+"""Attention end to end through PyTorch's autograd, as a model that calls SDPA gets it.
 
-`torch_math` holds the scores whole, halves widened to fp32, and takes any mask as a tensor that is
-added to them. The others are `scaled_dot_product_attention` held to one backend, in its public
-bounds: one causal corner, no mask beside it, no window.
+`torch_math` stores all scores, with halves widened to fp32, and adds any mask as a tensor to them.
+The others are `scaled_dot_product_attention` restricted to one backend, within its public limits:
+one causal corner, no mask beside it, no window.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kernel_workbench.kernels.baselines import (
 from kernel_workbench.kernels.baselines.attention_call import (
     BROADCAST_BIAS,
     Gradients,
-    Options,
+    PeerOptions,
     packed,
     reject_bottom_right,
     reject_reach,
@@ -35,7 +35,7 @@ from kernel_workbench.oracles.op import Case
 _MATH = torch.ops.aten._scaled_dot_product_attention_math  # noqa: SLF001  (has no public name)
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_MOST_SCORES = 2**27  # autograd keeps several tensors of them
+_MOST_SCORES = 2**27  # autograd keeps several tensors of this size
 _MOST_ELEMENTS = 2**28
 
 # From q, k, v and bias, heads first, to out.
@@ -45,8 +45,8 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 def differentiate(
     attend: Attend, do: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None
 ) -> Gradients:
-    """The gradients of what `attend` returns with respect to q, k, v [b, s, h, d] and bias."""
-    q, k, v = (each.detach().requires_grad_() for each in (q, k, v))
+    """Return the gradients of `attend`'s output with respect to q, k, v [b, s, h, d] and bias."""
+    q, k, v = (tensor.detach().requires_grad_() for tensor in (q, k, v))
     bias = None if bias is None else bias.detach().requires_grad_()
     wanted = [q, k, v] if bias is None else [q, k, v, bias]
     with torch.enable_grad():
@@ -56,7 +56,7 @@ def differentiate(
 
 
 def _reject_math(case: Case) -> str | None:
-    """The refusal of more scores, or larger tensors, than are held at once."""
+    """Return the refusal of more scores, or larger tensors, than fit into memory, or None."""
     b, h_q, s_q, s_kv = (case.size(name) for name in ("b", "h_q", "s_q", "s_kv"))
     scores = b * h_q * s_q * s_kv
     if scores > _MOST_SCORES:
@@ -68,9 +68,9 @@ def _reject_math(case: Case) -> str | None:
 
 
 def _added(
-    s_q: int, s_kv: int, bias: Tensor | None, options: Options, device: torch.device
+    s_q: int, s_kv: int, bias: Tensor | None, options: PeerOptions, device: torch.device
 ) -> Tensor | None:
-    """What a call adds to its scores, [.., s_q, s_kv] in fp32; None where a flag says it all."""
+    """Return the term added to the scores, [.., s_q, s_kv] in fp32; None: a flag is enough."""
     alone = bias is None and options.alibi_slopes is None
     if alone and options.window is None and (options.corner == "top_left" or not options.causal):
         return None
@@ -95,8 +95,8 @@ def _added(
     priority=-15,
 )
 def torch_math(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: object) -> Gradients:
-    """`aten._scaled_dot_product_attention_math`, which gives no lse, and its gradients."""
-    options = Options.of(given)
+    """Compute gradients through `aten._scaled_dot_product_attention_math`, which returns no lse."""
+    options = PeerOptions.of(given)
 
     def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         added = _added(q.shape[2], k.shape[2], bias, options, q.device)
@@ -115,9 +115,9 @@ def torch_math(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: object) -> 
 
 
 def _through(
-    backend: SDPBackend, do: Tensor, q: Tensor, k: Tensor, v: Tensor, options: Options
+    backend: SDPBackend, do: Tensor, q: Tensor, k: Tensor, v: Tensor, options: PeerOptions
 ) -> Gradients:
-    """The gradients of SDPA, which raises where `backend` doesn't serve the call."""
+    """Compute the gradients of SDPA, which raises if `backend` doesn't serve the call."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         with sdpa_kernel([backend]):
@@ -168,8 +168,8 @@ def _reject_efficient(case: Case) -> str | None:
     name="torch_flash",
 )
 def sdpa_flash(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: object) -> Gradients:
-    """SDPA held to its flash backend."""
-    return _through(SDPBackend.FLASH_ATTENTION, do, q, k, v, Options.of(given))
+    """Restrict SDPA to its flash backend."""
+    return _through(SDPBackend.FLASH_ATTENTION, do, q, k, v, PeerOptions.of(given))
 
 
 @kernel(
@@ -189,8 +189,8 @@ def sdpa_flash(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: object) -> 
     name="torch_efficient",
 )
 def sdpa_efficient(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: object) -> Gradients:
-    """SDPA held to its memory-efficient backend, for which it pads a bias to whole vectors."""
-    return _through(SDPBackend.EFFICIENT_ATTENTION, do, q, k, v, Options.of(given))
+    """Restrict SDPA to its memory-efficient backend, for which it pads a bias to whole vectors."""
+    return _through(SDPBackend.EFFICIENT_ATTENTION, do, q, k, v, PeerOptions.of(given))
 
 
 @kernel(
@@ -210,8 +210,8 @@ def sdpa_efficient(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: object)
     name="torch_cudnn",
 )
 def sdpa_cudnn(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: object) -> Gradients:
-    """SDPA held to its cuDNN backend."""
-    return _through(SDPBackend.CUDNN_ATTENTION, do, q, k, v, Options.of(given))
+    """Restrict SDPA to its cuDNN backend."""
+    return _through(SDPBackend.CUDNN_ATTENTION, do, q, k, v, PeerOptions.of(given))
 
 
 @kernel(
@@ -228,5 +228,5 @@ def sdpa_cudnn(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: object) -> 
     name="torch_flash_cpu",
 )
 def sdpa_flash_cpu(do: Tensor, q: Tensor, k: Tensor, v: Tensor, **given: object) -> Gradients:
-    """SDPA held to the fused backend of a CPU."""
-    return _through(SDPBackend.FLASH_ATTENTION, do, q, k, v, Options.of(given))
+    """Restrict SDPA to the fused backend of a CPU."""
+    return _through(SDPBackend.FLASH_ATTENTION, do, q, k, v, PeerOptions.of(given))

@@ -1,4 +1,4 @@
-"""Gradients by PyTorch's autograd, of a function in fp32: what baselines of several ops share."""
+"""Gradients by PyTorch's autograd in fp32, for baselines of several ops."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def gradients(function: Callable[..., Tensor], dy: Tensor, *of: Tensor) -> tuple[Tensor, ...]:
-    """The gradients of `of`, each in its dtype, where dy is the gradient of what is returned.
+    """Return the gradients of `of`, each in its dtype; dy is the gradient of the function's result.
 
-    In the halves PyTorch keeps a result of its forward, rounded; in fp32 nothing is rounded but
-    the gradients.
+    In 16-bit dtypes PyTorch would keep a rounded result of its forward; in fp32 only the gradients
+    are rounded.
     """
     with torch.enable_grad():
-        wide = [each.detach().float().requires_grad_() for each in of]
-        made = torch.autograd.grad(function(*wide), wide, dy.float())
-    return tuple(each.to(like.dtype) for each, like in zip(made, of, strict=True))
+        wide = [tensor.detach().float().requires_grad_() for tensor in of]
+        wide_gradients = torch.autograd.grad(function(*wide), wide, dy.float())
+    return tuple(gradient.to(like.dtype) for gradient, like in zip(wide_gradients, of, strict=True))

@@ -1,7 +1,7 @@
-"""Layer-norm backward as PyTorch's compiler, inductor, makes it of the closed form.
+"""Layer-norm backward as PyTorch's compiler, inductor, generates it from the closed form.
 
-Compiled for each shape, dtype and set of options anew, which takes seconds: so its domain are the
-large cases alone, of which the op has some twenty.
+Each shape, dtype and set of options is compiled anew, which takes seconds: so its domain contains
+only the large cases, about twenty.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kernel_workbench.kernels.registry import Domain, kernel
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
 from kernel_workbench.oracles.op import Case
 
-_LEAST = 2**23  # elements of 128 x 65536, the smallest of the shapes that peers are compared on
+_LEAST = 2**23  # elements of 128 x 65536, the smallest shape of the comparison with peers
 
 
 def _reject(case: Case) -> str | None:
@@ -36,13 +36,15 @@ def _reject(case: Case) -> str | None:
 def inductor(
     dy: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor, **given: object
 ) -> Gradients:
-    """The closed form in fp32, compiled."""
+    """Compute the closed form in fp32, compiled."""
     tensors = (dy, x, weight, mean, rstd, given.get("dresidual"))
     laid_out = tuple(
-        (tuple(each.shape), each.stride(), each.dtype) if isinstance(each, Tensor) else None
-        for each in tensors
+        (tuple(tensor.shape), tensor.stride(), tensor.dtype) if isinstance(tensor, Tensor) else None
+        for tensor in tensors
     )
     flags = given.get("has_bias", True), given.get("zero_centred", False)
     with unwatched():
-        made: Gradients = compiled(torch_eager, laid_out, flags)(dy, x, weight, mean, rstd, **given)
-    return made
+        gradients: Gradients = compiled(torch_eager, laid_out, flags)(
+            dy, x, weight, mean, rstd, **given
+        )
+    return gradients

@@ -1,7 +1,8 @@
 """Liger's layer-norm backward, where the package liger-kernel is installed.
 
-Triton kernels too: a program for each SM sums dweight and dbias of its share of the rows in fp32,
-PyTorch adds the programs' sums up. Source: linkedin/Liger-Kernel, liger_kernel/ops/layer_norm.py.
+Its Triton kernels run a program for each SM, which sums dweight and dbias of its share of the rows
+in fp32; PyTorch adds up the programs' sums. Source: linkedin/Liger-Kernel,
+liger_kernel/ops/layer_norm.py.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ _DOMAIN = Domain(
     dtypes=DTYPES,
     weight_dtypes=DTYPES,
     strides="rows",
-    sizes={"n": (1, 65536)},  # a row is one block, of no more than Triton allows a tensor here
+    sizes={"n": (1, 65536)},  # a row is one block, and Triton limits a tensor's elements
     features=frozenset({"no_bias"}),
-    # Under the interpreter it is right too; but bench on a CPU times all baselines that run there,
-    # and an interpreted kernel's time says nothing.
+    # It is right under the interpreter too; but bench on a CPU times all baselines that run there,
+    # and an interpreted kernel's time is meaningless.
     devices=("cuda",),
 )
 
@@ -29,7 +30,7 @@ _DOMAIN = Domain(
 def liger(
     dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, *, has_bias: bool = True
 ) -> Gradients:
-    """Its own function of a backward, which asks for the bias for its dtype alone."""
+    """Call its own backward, which needs the bias only for its dtype."""
     from liger_kernel.ops.layer_norm import (  # noqa: PLC0415  (takes seconds)
         layer_norm_backward,
     )

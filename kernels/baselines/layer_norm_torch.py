@@ -15,7 +15,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def rms_norm_without_bias(case: Case) -> str | None:
-    """Why not, where RMS norm's gradients are asked for with a bias's."""
+    """Return the refusal of RMS norm's gradients with a bias's, or None."""
     if "rms_norm" in case.options and not case.options & {"no_bias", "no_weight"}:
         return "serves RMS norm without a bias"
     return None
@@ -57,17 +57,17 @@ def torch_native(
     *,
     has_bias: bool = True,
 ) -> Gradients:
-    """`aten::native_layer_norm_backward`; what the case leaves out is None.
+    """Call `aten::native_layer_norm_backward`; gradients that the case lacks are None.
 
-    Without a mean `aten::_fused_rms_norm_backward`.
+    Without a mean it calls `aten::_fused_rms_norm_backward`.
     """
     affine, shape = weight is not None, [x.shape[-1]]
     if mean is None:
-        made = torch.ops.aten._fused_rms_norm_backward(  # noqa: SLF001  (autograd's own)
+        gradients = torch.ops.aten._fused_rms_norm_backward(  # noqa: SLF001  (autograd's own)
             dy, x, shape, rstd.unsqueeze(-1), weight, [True, affine]
         )
-        return made[0], made[1] if affine else None, None
-    # The operator takes a bias for its dtype alone and never reads its values.
+        return gradients[0], gradients[1] if affine else None, None
+    # The operator only uses a bias's dtype and never reads its values.
     bias = None if weight is None else torch.zeros_like(weight)
     dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward(
         dy,
@@ -104,7 +104,7 @@ def torch_eager(
     has_bias: bool = True,
     zero_centred: bool = False,
 ) -> Gradients:
-    """The closed form in fp32, one PyTorch operation after the other."""
+    """Compute the closed form in fp32, one PyTorch operation after the other."""
     wide_dy, rows = dy.float(), tuple(range(x.dim() - 1))
     centred = x.float() if mean is None else x.float() - mean.unsqueeze(-1)
     x_hat = centred * rstd.unsqueeze(-1)
@@ -126,5 +126,5 @@ def torch_eager(
 
 
 def _added(total: Tensor, existing: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The fp32 `total` in `dtype`, or added in fp32 to an existing gradient, in place."""
+    """Return the fp32 `total` in `dtype`, or add it in fp32 to an existing gradient, in place."""
     return total.to(dtype) if existing is None else existing.copy_(existing.float() + total)

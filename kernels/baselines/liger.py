@@ -1,17 +1,17 @@
 """Liger's Triton kernels, where the package liger-kernel is installed.
 
-Each op goes through the `torch.autograd.Function` that Liger's users call, or what that calls. They
-make inputs contiguous, and a row is one block, of 65536 columns at most. Some write gradients over
-what they were given: here these are copies. Of what they compute otherwise than the op, on purpose:
+Each op goes through the `torch.autograd.Function` that Liger's users call, or its own callee. The
+functions make inputs contiguous, and a row is one block, of at most 65536 columns. Some write
+gradients over their inputs, which are copies here. They differ from the op on purpose:
 
     rms_norm, add_rms_norm    casting_mode "gemma" casts nothing but outputs; "llama", the default,
                               casts what is normalised before its product with the weight
     swiglu, geglu             the activation is cast before its product with `up`, and geglu's
                               backward casts dy up, too, which float16 may not hold
     cross entropy             the loss is of the logits' dtype; so is the gradient, before it is
-                              multiplied by the loss's: of fp32 alone the backward is tried here
-    softmax                   its backward is given y as it was stored: likewise
-    rope                      q and k together, here k is q's first head once more; it computes in
+                              multiplied by the loss's: the backward is registered for fp32 only
+    softmax                   its backward reads the stored y: registered for fp32 only
+    rope                      takes q and k together, here k is q's first head again; it computes in
                               the tables' dtype, here fp32
 
 Source: linkedin/Liger-Kernel, liger_kernel/ops/ (0.8.5).
@@ -53,17 +53,17 @@ from kernel_workbench.oracles import (
 from kernel_workbench.oracles.op import Case, Numerics, Op
 
 Function = Callable[..., Any]
-_IN_PLACE = False  # where a gradient is written
+_IN_PLACE = False  # write gradients to new memory
 
 
 def _liger(module: str, name: str) -> Any:  # noqa: ANN401
-    """An object of Liger's, which takes seconds to import."""
+    """Return an object of Liger's, which takes seconds to import."""
     return getattr(import_module(f"liger_kernel.ops.{module}"), name)
 
 
 def _gradients(function: Function, dy: tuple[Tensor, ...], *of: Tensor) -> tuple[Tensor, ...]:
     with torch.enable_grad():
-        leaves = [each.detach().requires_grad_() for each in of]
+        leaves = [tensor.detach().requires_grad_() for tensor in of]
         return torch.autograd.grad(function(*leaves), leaves, dy)
 
 
@@ -121,7 +121,7 @@ def _geglu_backward(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, ...]:
 def _turned(name: str, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     q = x.clone(memory_format=torch.contiguous_format)[None].transpose(1, 2)
     k = q[:, :1].transpose(1, 2).clone().transpose(1, 2)
-    tables = (torch.cat((each, each), -1).float() for each in (cos, sin))
+    tables = (torch.cat((table, table), -1).float() for table in (cos, sin))
     turned: Tensor = _liger("rope", name)(q, k, *tables)[0]
     return turned.transpose(1, 2)[0]
 
@@ -179,7 +179,7 @@ _PEERS: tuple[tuple[Op, Function, Domain, Numerics], ...] = (
     (SMOOTHED_CROSS_ENTROPY_BACKWARD, _losses_backward, _SINGLE_LOSSES, _PLAIN),
 )
 
-# All of them run under the interpreter, in 160 s of a core; these eight, in 50 s, do in every run.
+# All run under the interpreter, in 160 s of a core; these eight, in 50 s, run on a CPU always.
 _INTERPRETED = {
     *(RMS_NORM_FORWARD.name, SOFTMAX_BACKWARD.name, SWIGLU_FORWARD.name, ROPE_FORWARD.name),
     *(CROSS_ENTROPY_FORWARD.name, CROSS_ENTROPY_BACKWARD.name),

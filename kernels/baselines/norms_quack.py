@@ -1,8 +1,9 @@
 """Quack's backward of layer norm and of RMS norm, where the package quack-kernels is installed.
 
-Kernels in the CuTe DSL: a program for each SM sums dweight and dbias of its share of the rows in
-fp32, PyTorch adds the programs' sums up; several SMs share a wide row. Each is compiled at its
-first call, for seconds. RMS norm's backward takes rstd: the case's, or one that its forward makes.
+Its kernels in the CuTe DSL run a program for each SM, which sums dweight and dbias of its share of
+the rows in fp32; PyTorch adds up the programs' sums; several SMs share a wide row. Each kernel is
+compiled at its first call, for seconds. RMS norm's backward takes rstd from the case or from its
+own forward.
 
 Source: Dao-AILab/quack, quack/rmsnorm.py (0.6.5).
 """
@@ -39,16 +40,16 @@ def layer_norm(
     *,
     has_bias: bool = True,
 ) -> Gradients:
-    """dx, dweight and dbias; without a mean, those of RMS norm."""
+    """Compute dx, dweight and dbias; without a mean, those of RMS norm."""
     if mean is None:
         dx, dweight, *_ = _quack().rmsnorm_bwd(x, weight, dy, rstd)
         return dx, dweight, None
-    made: Gradients = _quack().layernorm_bwd(x, weight, dy, rstd, mean, has_bias=has_bias)
-    return made
+    gradients: Gradients = _quack().layernorm_bwd(x, weight, dy, rstd, mean, has_bias=has_bias)
+    return gradients
 
 
 def rms_norm(dy: Tensor, x: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
-    """dx and dweight."""
+    """Compute dx and dweight."""
     quack = _quack()
     rstd = quack.rmsnorm_fwd(x, weight, eps=eps, store_rstd=True)[2]
     dx, dweight, *_ = quack.rmsnorm_bwd(x, weight, dy, rstd)

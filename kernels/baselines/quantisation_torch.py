@@ -1,6 +1,6 @@
 """PyTorch's scaled quantisation to fp8: one eager operation after the other, and compiled.
 
-What a cast makes of more than 448 is NaN in some versions: it clamps before.
+A cast of a number above 448 gives NaN in some versions, so numbers are clamped before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kernel_workbench.oracles.quantisation import BLOCK
 
 _CODES = torch.float8_e4m3fn
 _LARGEST = torch.finfo(_CODES).max
-_LEAST = 2**20  # elements: it is compiled for each shape anew, which takes seconds
+_LEAST = 2**20  # elements; each shape is compiled anew, which takes seconds
 
 
 def _reject(case: Case) -> str | None:
@@ -32,7 +32,7 @@ _COMPILED = Domain(dtypes=DTYPES, strides="rows", devices=("cuda",), also=_rejec
 
 @kernel(QUANTISE_ROWS, Domain(dtypes=DTYPES), priority=-10)
 def torch_eager(x: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
-    """The formula in fp32, over the last axis."""
+    """Compute the formula in fp32, over the last axis."""
     wide = x.float()
     scale = wide.abs().amax(-1).clamp(min=eps) / _LARGEST
     return (wide / scale.unsqueeze(-1)).clamp(-_LARGEST, _LARGEST).to(_CODES), scale
@@ -40,7 +40,7 @@ def torch_eager(x: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
 
 @kernel(QUANTISE_BLOCKS, Domain(dtypes=DTYPES), priority=-10, name="torch_eager")
 def torch_eager_blocks(x: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
-    """Likewise, over blocks."""
+    """Compute the formula in fp32, over blocks."""
     codes, scales = torch_eager(x.unflatten(-1, (x.shape[-1] // BLOCK, BLOCK)), eps=eps)
     return codes.flatten(-2), scales
 
@@ -49,19 +49,19 @@ def _compiled(
     function: Callable[..., tuple[Tensor, Tensor]], x: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
     with unwatched():
-        made: tuple[Tensor, Tensor] = compiled(function, tuple(x.shape), x.stride(), x.dtype)(
+        quantised: tuple[Tensor, Tensor] = compiled(function, tuple(x.shape), x.stride(), x.dtype)(
             x, eps=eps
         )
-    return made
+    return quantised
 
 
 @kernel(QUANTISE_ROWS, _COMPILED, priority=-15)
 def inductor(x: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
-    """The same, compiled."""
+    """Compute `torch_eager`, compiled."""
     return _compiled(torch_eager, x, eps)
 
 
 @kernel(QUANTISE_BLOCKS, _COMPILED, priority=-15, name="inductor")
 def inductor_blocks(x: Tensor, *, eps: float) -> tuple[Tensor, Tensor]:
-    """The same, compiled."""
+    """Compute `torch_eager_blocks`, compiled."""
     return _compiled(torch_eager_blocks, x, eps)

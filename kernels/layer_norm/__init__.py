@@ -1,4 +1,4 @@
-"""Our Triton kernels of layer-norm backward, a file per algorithm; norms as functions of them."""
+"""Our Triton kernels of layer-norm backward, one file an algorithm; and norms as functions."""
 
 from kernel_workbench.kernels.layer_norm.function import NormError, layer_norm, rms_norm
 

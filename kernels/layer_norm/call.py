@@ -1,6 +1,6 @@
-"""One call of layer norm's backward: its arguments as every kernel here takes them, and its ends.
+"""One call of layer norm's backward: the arguments of every kernel here, and its results.
 
-Tensors are seen as matrices [m, n]. Arguments are passed by the names of a kernel's parameters.
+Tensors are treated as matrices [m, n]. Arguments are passed by the names of a kernel's parameters.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INPUTS = ["dy_ptr", "x_ptr", "weight_ptr", "dresidual_ptr"]
 
 
 class Given(TypedDict, total=False):
-    """The options of a call that every kernel takes alike; see OPTIONS in oracles/layer_norm."""
+    """The options of a call that every kernel takes; see OPTIONS in oracles/layer_norm."""
 
     dresidual: Tensor | None
     dweight: Tensor | None
@@ -35,15 +35,15 @@ class Given(TypedDict, total=False):
     zero_centred: bool
 
 
-class Twins(NamedTuple):
-    """Two kernels of one function: for any addresses, and for tensors at 16-byte ones."""
+class AlignmentTwins(NamedTuple):
+    """Two kernels of one function: for any addresses, and for tensors at 16-byte addresses."""
 
     any: Any
     aligned: Any
 
 
-def compiled_twice(function: Callable[..., object]) -> Twins:
-    """The kernels of a function; no number is compiled in, so that they serve every size."""
+def compiled_twice(function: Callable[..., object]) -> AlignmentTwins:
+    """Return the kernels of a function; no number is compiled in, so they serve every size."""
     numbers = [
         name
         for name, parameter in inspect.signature(function).parameters.items()
@@ -53,11 +53,14 @@ def compiled_twice(function: Callable[..., object]) -> Twins:
         triton.jit(function, do_not_specialize=numbers, do_not_specialize_on_alignment=loose)
         for loose in ([*_STATISTICS, *_INPUTS], _STATISTICS)
     )
-    return Twins(any_address, aligned)
+    return AlignmentTwins(any_address, aligned)
 
 
 def domain(alignment: int, widest: int, sm: tuple[int, int] = (0, 999)) -> Domain:
-    """Rows to `widest` columns, and every option. A grid's x, and a row's index, are int32."""
+    """Return a domain of rows up to `widest` columns, with every option.
+
+    A grid's x and a row's index are int32.
+    """
     return Domain(
         dtypes=DTYPES,
         weight_dtypes=DTYPES,
@@ -69,27 +72,27 @@ def domain(alignment: int, widest: int, sm: tuple[int, int] = (0, 999)) -> Domai
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
-    """A tensor [..., n] seen as [m, n], and its strides in elements."""
+class StridedMatrix:
+    """A tensor [..., n] as [m, n], and its strides in elements."""
 
     data: Tensor
     row: int
     column: int
 
 
-def as_matrix(tensor: Tensor) -> Matrix:
-    """`tensor` [..., n] as a matrix: a view where its strides allow one, else a packed copy."""
+def as_matrix(tensor: Tensor) -> StridedMatrix:
+    """Return `tensor` [..., n] as a matrix: a view if its strides allow one, else a packed copy."""
     n = tensor.shape[-1]
     rows = tensor if tensor.dim() == 2 else tensor.reshape(-1, n)
-    return Matrix(rows, rows.stride(0), rows.stride(1))
+    return StridedMatrix(rows, rows.stride(0), rows.stride(1))
 
 
 def packed_vector(tensor: Tensor | None) -> Tensor | None:
-    """Per-row statistics of any rank, or a weight, as a packed vector; copies only if strided."""
+    """Return statistics of rows, or a weight, as a packed vector; copied only if strided."""
     return None if tensor is None else tensor.reshape(-1).contiguous()
 
 
-class Call:
+class BackwardCall:
     """The arguments of one call, its partial sums and its gradients.
 
     aligned: every pointer and row is a multiple of 16 bytes, columns are adjacent, and rows are
@@ -117,9 +120,9 @@ class Call:
         residual = None if dresidual is None else as_matrix(dresidual)
         self.m, self.n = x_rows.data.shape
         self.dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        matrices = [each for each in (dy_rows, x_rows, residual) if each is not None]
-        # A stride that 32 bits don't hold can't be made of vectors there: see `offsets`.
-        self.aligned = aligned and all(each.row < 2**31 for each in matrices)
+        matrices = [matrix for matrix in (dy_rows, x_rows, residual) if matrix is not None]
+        # A stride beyond 32 bits can't be counted in vectors: see `offsets`.
+        self.aligned = aligned and all(matrix.row < 2**31 for matrix in matrices)
         vector = 16 // x.element_size() if self.aligned else 1
         self.arguments: dict[str, object] = {
             "dy_ptr": dy_rows.data,
@@ -139,12 +142,12 @@ class Call:
             "stride_rn": 0 if residual is None else residual.column,
             "inverse_n": 1.0 / self.n,
             "ZERO_CENTRED": zero_centred,
-            "ADJACENT": all(each.column == 1 for each in matrices),
+            "ADJACENT": all(matrix.column == 1 for matrix in matrices),
             "VECTOR": vector,
         }
 
     def sum_in(self, parts: int) -> None:
-        """Make room for so many partial sums of dweight and dbias, [parts, n] in fp32."""
+        """Allocate so many partial sums of dweight and dbias, [parts, n] in fp32."""
         dweight = dbias = None
         if self.weight is not None:
             dweight = torch.empty((parts, self.n), dtype=torch.float32, device=self.x.device)
@@ -153,9 +156,9 @@ class Call:
         self.arguments |= {"dweight_part_ptr": dweight, "dbias_part_ptr": dbias}
 
     def launch(
-        self, kernel: Twins, grid: tuple[int, ...], options: dict[str, int], **own: object
+        self, kernel: AlignmentTwins, grid: tuple[int, ...], options: dict[str, int], **own: object
     ) -> None:
-        """Run a kernel on what its parameters name; options: num_warps and its like."""
+        """Run a kernel on the arguments that its parameters name; options: num_warps etc."""
         chosen = kernel.aligned if self.aligned else kernel.any
         arguments = {**self.arguments, **own}
         named = {name: arguments[name] for name in chosen.arg_names}
@@ -163,7 +166,7 @@ class Call:
             chosen[grid](**named, **options)
 
     def gradients(self) -> Gradients:
-        """dx, dweight and dbias, folded from their partial sums."""
+        """Return dx, dweight and dbias, the latter two folded from their partial sums."""
         parts, bias_parts = self.arguments["dweight_part_ptr"], self.arguments["dbias_part_ptr"]
         if self.weight is None or not isinstance(parts, Tensor):
             return self.dx, None, None
@@ -177,9 +180,9 @@ class Call:
 
 
 def _gradient_like(weight: Tensor, existing: Tensor | None) -> Tensor:
-    """Where a gradient of `weight` [n] goes: the existing one, or a new packed tensor.
+    """Return the memory of a gradient of `weight` [n]: the existing one, or a new packed tensor.
 
-    Raises ValueError where the existing one isn't packed.
+    Raises ValueError if the existing one isn't packed.
     """
     if existing is None:
         return torch.empty(weight.shape, dtype=weight.dtype, device=weight.device)

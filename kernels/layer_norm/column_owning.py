@@ -22,12 +22,18 @@ from torch import Tensor
 
 from kernel_workbench.kernels.device import multiprocessors
 from kernel_workbench.kernels.integers import cdiv, next_power_of_2
-from kernel_workbench.kernels.layer_norm.call import Call, Given, Gradients, compiled_twice, domain
+from kernel_workbench.kernels.layer_norm.call import (
+    BackwardCall,
+    Given,
+    Gradients,
+    compiled_twice,
+    domain,
+)
 from kernel_workbench.kernels.layer_norm.tiles import (
-    held,
     leave_partials,
     named,
     offsets,
+    requested_cut,
     weight_of,
 )
 from kernel_workbench.kernels.registry import kernel
@@ -132,13 +138,13 @@ _sums_kernel, _columns_kernel = compiled_twice(_sums), compiled_twice(_columns)
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """How the work is split: tiles of both kernels, and programs for each SM.
+class ColumnOwningCut:
+    """The split of the work: tiles of both kernels, and programs for each SM.
 
     sums_n, sums_m        columns and rows of a tile of the first kernel
-    columns_n, columns_m  columns and rows of a tile of the second
-    num_warps, num_stages of both
-    programs_per_sm       programs each kernel aims at
+    columns_n, columns_m  columns and rows of a tile of the second kernel
+    num_warps, num_stages  of both kernels
+    programs_per_sm       number of programs of each kernel for each SM
     """
 
     sums_n: int
@@ -152,10 +158,13 @@ class Cut:
 
 # By element size: the best over 4096 x 16384, 2048 x 65536 and 128 x 65536 of 64 cuts each, on an
 # H200, triton 3.6, 2026-11-21: docs/measured.md.
-_CUTS = {2: Cut(2048, 1, 1024, 2, 4, 3, 2), 4: Cut(2048, 1, 512, 2, 4, 2, 4)}
+_CUTS = {
+    2: ColumnOwningCut(2048, 1, 1024, 2, 4, 3, 2),
+    4: ColumnOwningCut(2048, 1, 512, 2, 4, 2, 4),
+}
 # An interpreter pays for each program and trip, whatever their size.
-_INTERPRETED_CUT = Cut(1024, 4, 1024, 4, 4, 1, 4)
-_INTERPRETED_WIDE_CUT = Cut(4096, 4, 4096, 4, 4, 1, 4)
+_INTERPRETED_CUT = ColumnOwningCut(1024, 4, 1024, 4, 4, 1, 4)
+_INTERPRETED_WIDE_CUT = ColumnOwningCut(4096, 4, 4096, 4, 4, 1, 4)
 _MOST_CHUNKS = 64
 _WIDEST = 2**30
 
@@ -169,17 +178,28 @@ def column_owning(
     *,
     aligned: bool,
     device_independent: bool = False,
-    cut: Cut | None = None,
+    cut: ColumnOwningCut | None = None,
     **given: Unpack[Given],
 ) -> Gradients:
-    """dx like x and packed, dweight and dbias [n] in the weight's dtype; see OPTIONS for the rest.
+    """Return dx like x and packed, dweight and dbias [n] in the weight's dtype.
 
-    aligned: every pointer and row is a multiple of 16 bytes, columns are adjacent. Bitwise
-    repeatable. Workspace: 8 bytes for each row and chunk (at most 64), 8 n for each row split.
+    The gradients are bitwise repeatable. Workspace: 8 bytes for each row and chunk (at most 64),
+    and 8 n bytes for each split of the rows.
+
+    Args:
+        dy: gradient of the output, [m, n].
+        x: input, [m, n].
+        weight: [n], or None.
+        mean: [m] in fp32; None for RMS norm.
+        rstd: [m] in fp32.
+        aligned: every pointer and row is a multiple of 16 bytes, and columns are adjacent.
+        device_independent: split alike on every device.
+        cut: replaces the tuned cut.
+        **given: see OPTIONS in oracles/layer_norm.
     """
-    call = Call(dy, x, weight, mean, rstd, aligned=aligned, **given)
+    call = BackwardCall(dy, x, weight, mean, rstd, aligned=aligned, **given)
     m, n, device = call.m, call.n, x.device
-    cut = cut or held(_CUTS.values())
+    cut = cut or requested_cut(_CUTS.values())
     if cut is None:
         interpreted = _INTERPRETED_CUT if n <= 8192 else _INTERPRETED_WIDE_CUT
         cut = interpreted if device.type == "cpu" else _CUTS[x.element_size()]

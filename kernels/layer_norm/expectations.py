@@ -1,7 +1,7 @@
-"""What layer norm's compiled code is expected to be, on each generation.
+"""Expectations about layer norm's compiled code, on each generation.
 
-Shares are what Triton 3.7.1 makes of it, and on sm 90 the worse of that and of 3.6.0's (`nox -s
-compile`, 2026-11-21). Loads that aren't wide are rows' statistics, a number for each row.
+Shares are those of Triton 3.7.1, and on sm 90 the worse of 3.7.1's and 3.6.0's (`compile`,
+2026-11-21). Narrow loads are statistics of rows, one number a row.
 """
 
 from __future__ import annotations

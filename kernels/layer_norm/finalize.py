@@ -1,7 +1,7 @@
-"""Finalize: fp32 partials [parts, n] of dweight and dbias, folded in a fixed order and cast once.
+"""Fold fp32 partials [parts, n] of dweight and dbias in a fixed order, and cast them once.
 
-Each program owns BLOCK_N columns, walks the parts BLOCK_P at a time, and folds the tile's rows in
-a fixed tree at the end, so the result depends on the number of parts and on nothing else.
+Each program owns BLOCK_N columns, walks over the parts BLOCK_P at a time, and folds the tile's rows
+in a fixed tree at the end, so the result depends only on the number of parts.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def finalize(
     *,
     accumulate: bool,
 ) -> None:
-    """Fold fp32 partials [parts, n] into dweight and dbias [n]; added to them where `accumulate`.
+    """Fold fp32 partials [parts, n] into dweight and dbias [n], or add to these if `accumulate`.
 
-    Deterministic: the order of additions depends on `parts` alone.
+    Deterministic: the order of additions depends only on `parts`.
     """
     parts, n = dweight_parts.shape
     # 32 columns are one 128-byte line of a part; below 4096 columns fewer keep more SMs busy. Where

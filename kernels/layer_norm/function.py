@@ -1,9 +1,8 @@
 """`layer_norm(x, weight, bias)` and `rms_norm(x, weight)`: functions with gradients, for a model.
 
-Two operators of torch.library carry them, so that torch.compile, autograd and torch's own checks
-(`torch.library.opcheck`) see what they expect. The forward is PyTorch's own, with its statistics in
-fp32; the backward is the kernel of ours that dispatch takes. First derivatives alone: a second one
-is refused.
+Two operators of torch.library implement them, for torch.compile, autograd and torch's own checks
+(`torch.library.opcheck`). The forward is PyTorch's own, with statistics in fp32; the backward is
+our kernel that dispatch takes. Only first derivatives exist: a second one is refused.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ _aten = torch.ops.aten
 
 
 class NormError(ValueError):
-    """What a norm can't serve; the message is a sentence for the user."""
+    """Arguments that a norm doesn't serve; the message is a sentence for the user."""
 
 
 def is_aligned(*tensors: Tensor) -> bool:
-    """Whether pointers and rows of matrices, and of vectors, are whole 16 bytes, without gaps."""
-    for each in tensors:
-        lengths = [] if each.dim() == 1 else [each.shape[-1]]
-        if each.dim() > 1 and each.shape[0] > 1:
-            lengths.append(each.stride(0))
-        places = [each.data_ptr(), *(length * each.element_size() for length in lengths)]
-        if each.stride(-1) != 1 or any(place % 16 for place in places):
+    """Return True if pointers and rows of matrices and vectors are whole 16 bytes, without gaps."""
+    for tensor in tensors:
+        lengths = [] if tensor.dim() == 1 else [tensor.shape[-1]]
+        if tensor.dim() > 1 and tensor.shape[0] > 1:
+            lengths.append(tensor.stride(0))
+        places = [tensor.data_ptr(), *(length * tensor.element_size() for length in lengths)]
+        if tensor.stride(-1) != 1 or any(place % 16 for place in places):
             return False
     return True
 
 
 def kernel_for(x: Tensor) -> Callable[..., Gradients]:
-    """By the width of its rows, and by its GPU."""
+    """Return the kernel for the width of x's rows and for its GPU."""
     n = x.shape[-1]
     if n <= WIDEST_PERSISTENT:
         return row_persistent
@@ -61,7 +60,7 @@ def backward(
     *,
     has_bias: bool,
 ) -> Gradients:
-    """dx, dweight and dbias, by the kernel that dispatch takes for such a case."""
+    """Return dx, dweight and dbias by the kernel that dispatch takes for such a case."""
     matrices = as_matrix(dy).data, as_matrix(x).data
     aligned = is_aligned(*matrices, *(() if weight is None else (weight,)))
     kernel = kernel_for(x)
@@ -77,12 +76,12 @@ def forward_operator(
     eps: float,
     rms: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y, and mean and rstd [..., 1] in fp32; of RMS norm the mean is empty."""
-    reason = unlaunchable(x)  # a gradient would be
+    """Return y, and mean and rstd [..., 1] in fp32; RMS norm's mean is empty."""
+    reason = unlaunchable(x)  # refuse now, because the backward is launched by Triton
     if reason is not None:
         raise NormError(reason)
     shape, wide, wide_weight, wide_bias = [x.shape[-1]], x, weight, bias
-    # On a CPU PyTorch keeps statistics in a half, and of mixed types it isn't always right.
+    # On a CPU PyTorch keeps statistics in 16 bits, and is sometimes wrong with mixed types.
     if not x.is_cuda or (weight is not None and weight.dtype != x.dtype):
         wide = x.float()
         wide_weight = None if weight is None else weight.float()
@@ -118,9 +117,11 @@ def backward_operator(
     has_bias: bool,
     rms: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """dx, dweight and dbias; what there isn't a gradient of is empty."""
-    made = backward(dy, x, weight, None if rms else mean, rstd, has_bias=has_bias)
-    dx, dweight, dbias = (x.new_empty(0) if each is None else each for each in made)
+    """Return dx, dweight and dbias; a gradient that doesn't exist is an empty tensor."""
+    gradients = backward(dy, x, weight, None if rms else mean, rstd, has_bias=has_bias)
+    dx, dweight, dbias = (
+        x.new_empty(0) if gradient is None else gradient for gradient in gradients
+    )
     return dx, dweight, dbias
 
 
@@ -151,8 +152,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
 def _differentiate(ctx: Any, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, mean, rstd = ctx.saved_tensors
     dx, dweight, dbias = backward_operator(dy, x, weight, mean, rstd, ctx.has_bias, ctx.rms)
-    given = weight is not None
-    return dx, dweight if given else None, dbias if ctx.has_bias else None, None, None
+    has_weight = weight is not None
+    return dx, dweight if has_weight else None, dbias if ctx.has_bias else None, None, None
 
 
 def _refuse(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
@@ -165,21 +166,21 @@ backward_operator.register_autograd(_refuse)
 
 
 def _check(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> None:
-    """Raises NormError for what can't be served."""
-    known = ", ".join(map(dtype_name, DTYPES))
+    """Raise NormError for arguments that aren't served."""
+    dtypes = ", ".join(map(dtype_name, DTYPES))
     if not x.dim() or not x.shape[-1]:
         raise NormError(f"x must have columns, got shape {tuple(x.shape)}")
     if weight is None and bias is not None:
         raise NormError("a bias needs a weight beside it; pass one of ones")
-    for name, each in (("x", x), ("weight", weight), ("bias", bias)):
-        if each is None:
+    for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
+        if tensor is None:
             continue
-        if each.dtype not in DTYPES:
-            raise NormError(f"{name} must be {known}, got {dtype_name(each.dtype)}")
-        if each.device != x.device:
-            raise NormError(f"{name} must be on {x.device} like x, got {each.device}")
-        if name != "x" and each.shape != x.shape[-1:]:
-            shape = tuple(each.shape)
+        if tensor.dtype not in DTYPES:
+            raise NormError(f"{name} must be {dtypes}, got {dtype_name(tensor.dtype)}")
+        if tensor.device != x.device:
+            raise NormError(f"{name} must be on {x.device} like x, got {tensor.device}")
+        if name != "x" and tensor.shape != x.shape[-1:]:
+            shape = tuple(tensor.shape)
             raise NormError(f"{name} must have shape {tuple(x.shape[-1:])}, got {shape}")
     if weight is not None and bias is not None and weight.dtype != bias.dtype:
         kinds = dtype_name(weight.dtype), dtype_name(bias.dtype)
@@ -189,11 +190,25 @@ def _check(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> None:
 def layer_norm(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    """(x - mean) rstd weight + bias over the last axis: x [..., n], weight and bias [n].
+    """Return (x - mean) rstd weight + bias over the last axis.
 
-    In float32, float16 or bfloat16, with any strides; the weight's type may differ from x's.
-    Gradients flow to x, weight and bias, and are bitwise repeatable on one device. Raises
-    NormError for what can't be served.
+    Gradients flow to x, weight and bias, and are bitwise repeatable on one device.
+
+    Args:
+        x: [..., n] in float32, float16 or bfloat16, with any strides.
+        weight: [n], of x's or another of these dtypes, or None.
+        bias: [n] like the weight, or None.
+        eps: is added to the variance.
+
+    Returns:
+        [..., n] in x's dtype, packed.
+
+    Raises:
+        NormError: if the arguments aren't served.
+
+    Example:
+        y = layer_norm(x, weight, bias)
+        y.sum().backward()
     """
     _check(x, weight, bias)
     y: Tensor = forward_operator(x, weight, bias, eps, False)[0]
@@ -201,7 +216,7 @@ def layer_norm(
 
 
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) weight over the last axis; else as `layer_norm`."""
+    """Return x / sqrt(mean(x^2) + eps) weight over the last axis; otherwise as `layer_norm`."""
     _check(x, weight, None)
     y: Tensor = forward_operator(x, weight, None, eps, True)[0]
     return y

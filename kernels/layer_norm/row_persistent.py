@@ -1,4 +1,4 @@
-"""Layer-norm backward, a row at a time: persistent programs, each holding whole rows in registers.
+"""Layer-norm backward by rows: persistent programs keep whole rows in registers.
 
 A program takes tiles of BLOCK_M rows, a grid apart. x and dy are read once and stay in registers;
 c1 = mean(g) and c2 = mean(g x^) are reductions inside the program; dx is stored at once, and
@@ -6,7 +6,7 @@ dweight and dbias gather in fp32 registers until the program stores one partial 
 second kernel folds the partials (finalize.py). No atomics: bitwise repeatable on one device, and
 on every device where the number of programs is fixed (device_independent).
 
-A block's columns are a power of 2. A row that is little wider than one is held in two blocks.
+A block's columns are a power of 2. A row slightly wider than a power of 2 takes two blocks.
 
 Design after the two-stage fast layer norm of NVIDIA's apex; the formula is in oracles/layer_norm.
 Bytes beyond the least: 16 n for each program. Its limit is registers, about six for an element.
@@ -24,12 +24,18 @@ from torch import Tensor
 
 from kernel_workbench.kernels.device import multiprocessors
 from kernel_workbench.kernels.integers import cdiv, next_power_of_2
-from kernel_workbench.kernels.layer_norm.call import Call, Given, Gradients, compiled_twice, domain
+from kernel_workbench.kernels.layer_norm.call import (
+    BackwardCall,
+    Given,
+    Gradients,
+    compiled_twice,
+    domain,
+)
 from kernel_workbench.kernels.layer_norm.tiles import (
-    held,
     leave_partials,
     named,
     offsets,
+    requested_cut,
     weight_of,
 )
 from kernel_workbench.kernels.registry import kernel
@@ -42,7 +48,7 @@ def _read(
     dy_ptr, x_ptr, row, offs_n, mask, stride_dym, stride_dyn, stride_xm, stride_xn,
     ADJACENT: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """dy and x of a block of columns."""
+    """Load dy and x of a block of columns."""
     dy_offs = offsets(row, offs_n, stride_dym, stride_dyn, ADJACENT, VECTOR)
     x_offs = offsets(row, offs_n, stride_xm, stride_xn, ADJACENT, VECTOR)
     dy = tl.load(dy_ptr + dy_offs, mask=mask, other=0.0, eviction_policy="evict_first")
@@ -52,7 +58,10 @@ def _read(
 
 @triton.jit
 def _normalised(dy, x, weight, mean, rstd, inverse_n):
-    """dy, x^ and g of a block, in fp32, and its parts of c1 and c2; mean: None for RMS norm."""
+    """Return dy, x^ and g of a block in fp32, and its parts of c1 and c2.
+
+    mean: None for RMS norm.
+    """
     dy = dy.to(tl.float32)
     if mean is None:
         x_hat = x.to(tl.float32) * rstd
@@ -161,10 +170,10 @@ _rows_kernel = compiled_twice(_rows)
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
-    """How the rows are cut: rows of a tile, warps, pipeline stages, programs for each SM.
+class RowTile:
+    """The tiling of rows: rows of a tile, warps, pipeline stages, programs for each SM.
 
-    blocks: how many a row is held in, 1 or 2; see `_blocks`.
+    blocks: number of blocks of a row, 1 or 2; see `_blocks`.
     """
 
     block_m: int
@@ -179,59 +188,59 @@ class Tile:
 # 4 to 12, 2026-11-25: docs/measured.md. Rows that aren't aligned are loaded an element at a time,
 # and pipelining those costs more than it hides. On an H200 rows of 6144 in fp32 take as long either
 # way; in one block three stages of them don't fit on sm 86, 89 and 120.
-_TILES: dict[tuple[int, bool], dict[int, Tile]] = {
+_TILES: dict[tuple[int, bool], dict[int, RowTile]] = {
     (2, True): {
-        64: Tile(64, 4, 3, 2),
-        256: Tile(16, 4, 3, 2),
-        1024: Tile(4, 4, 3, 2),
-        2048: Tile(2, 4, 3, 2),
-        3072: Tile(1, 4, 3, 3, blocks=2),
-        4096: Tile(1, 4, 3, 2),
-        5120: Tile(1, 4, 3, 2, blocks=2),
-        8192: Tile(1, 8, 3, 1),
+        64: RowTile(64, 4, 3, 2),
+        256: RowTile(16, 4, 3, 2),
+        1024: RowTile(4, 4, 3, 2),
+        2048: RowTile(2, 4, 3, 2),
+        3072: RowTile(1, 4, 3, 3, blocks=2),
+        4096: RowTile(1, 4, 3, 2),
+        5120: RowTile(1, 4, 3, 2, blocks=2),
+        8192: RowTile(1, 8, 3, 1),
     },
     (4, True): {
-        64: Tile(64, 8, 3, 1),
-        256: Tile(8, 4, 3, 2),
-        1024: Tile(2, 4, 3, 2),
-        2048: Tile(1, 4, 3, 2),
-        3072: Tile(1, 4, 3, 2, blocks=2),
-        4096: Tile(1, 8, 3, 1),
-        6144: Tile(1, 8, 3, 1, blocks=2),
-        8192: Tile(1, 8, 3, 1),
+        64: RowTile(64, 8, 3, 1),
+        256: RowTile(8, 4, 3, 2),
+        1024: RowTile(2, 4, 3, 2),
+        2048: RowTile(1, 4, 3, 2),
+        3072: RowTile(1, 4, 3, 2, blocks=2),
+        4096: RowTile(1, 8, 3, 1),
+        6144: RowTile(1, 8, 3, 1, blocks=2),
+        8192: RowTile(1, 8, 3, 1),
     },
     (2, False): {
-        64: Tile(32, 4, 1, 4),
-        256: Tile(16, 4, 1, 2),
-        1024: Tile(4, 4, 1, 2),
-        2048: Tile(2, 4, 1, 2),
-        4096: Tile(1, 8, 1, 2),
-        5120: Tile(1, 4, 1, 2, blocks=2),
-        8192: Tile(1, 8, 1, 1),
+        64: RowTile(32, 4, 1, 4),
+        256: RowTile(16, 4, 1, 2),
+        1024: RowTile(4, 4, 1, 2),
+        2048: RowTile(2, 4, 1, 2),
+        4096: RowTile(1, 8, 1, 2),
+        5120: RowTile(1, 4, 1, 2, blocks=2),
+        8192: RowTile(1, 8, 1, 1),
     },
     (4, False): {
-        64: Tile(32, 4, 1, 4),
-        256: Tile(8, 4, 1, 2),
-        1024: Tile(2, 4, 1, 2),
-        2048: Tile(1, 4, 1, 2),
-        4096: Tile(1, 4, 1, 2),
-        8192: Tile(1, 8, 1, 1),
+        64: RowTile(32, 4, 1, 4),
+        256: RowTile(8, 4, 1, 2),
+        1024: RowTile(2, 4, 1, 2),
+        2048: RowTile(1, 4, 1, 2),
+        4096: RowTile(1, 4, 1, 2),
+        8192: RowTile(1, 8, 1, 1),
     },
 }
 WIDEST = 8192
 _NARROWEST_BLOCK = 16
 
 
-def _tiles(itemsize: int, n: int, *, aligned: bool) -> tuple[Tile, ...]:
-    """Those that hold rows of so many columns, the one that is taken first."""
+def _tiles(itemsize: int, n: int, *, aligned: bool) -> tuple[RowTile, ...]:
+    """Return the tiles that fit n columns, the preferred one first."""
     table = _TILES[itemsize, aligned]
     return tuple(table[width] for width in sorted(table) if width >= n)
 
 
 def _blocks(n: int, blocks: int) -> tuple[int, int]:
-    """The columns of a row's one or two blocks, each a power of 2; 0: there is no second one.
+    """Return the columns of a row's one or two blocks, each a power of 2; 0: no second block.
 
-    Of two the first is full. The second has 1,024 columns at least where the first has as many:
+    The first of two blocks is full. The second has at least 1,024 columns if the first has as many:
     with 512 after 2,048, rows of 2,560 took 131 us on an H200, and with 1,024 104.
     """
     whole = max(_NARROWEST_BLOCK, next_power_of_2(n))
@@ -255,17 +264,27 @@ def row_persistent(
     *,
     aligned: bool,
     device_independent: bool = False,
-    tile: Tile | None = None,
+    tile: RowTile | None = None,
     **given: Unpack[Given],
 ) -> Gradients:
-    """dx like x and packed, dweight and dbias [n] in the weight's dtype; see OPTIONS for the rest.
+    """Return dx like x and packed, dweight and dbias [n] in the weight's dtype.
 
-    aligned: every pointer and row is a multiple of 16 bytes, columns are adjacent. tile: the cut
-    to use in place of the tuned one. Bitwise repeatable. Workspace: 8 n bytes for each program.
+    The gradients are bitwise repeatable. Workspace: 8 n bytes for each program.
+
+    Args:
+        dy: gradient of the output, [m, n].
+        x: input, [m, n].
+        weight: [n], or None.
+        mean: [m] in fp32; None for RMS norm.
+        rstd: [m] in fp32.
+        aligned: every pointer and row is a multiple of 16 bytes, and columns are adjacent.
+        device_independent: split alike on every device.
+        tile: replaces the tuned tile.
+        **given: see OPTIONS in oracles/layer_norm.
     """
-    call = Call(dy, x, weight, mean, rstd, aligned=aligned, **given)
+    call = BackwardCall(dy, x, weight, mean, rstd, aligned=aligned, **given)
     tiles = _tiles(x.element_size(), call.n, aligned=call.aligned)
-    cut = tile or held(tiles) or tiles[0]
+    cut = tile or requested_cut(tiles) or tiles[0]
     block_n, rest = _blocks(call.n, cut.blocks)
     cores = multiprocessors(x.device, device_independent=device_independent)
     programs = min(cdiv(call.m, cut.block_m), cores * cut.programs_per_sm)

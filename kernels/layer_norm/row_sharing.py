@@ -1,19 +1,19 @@
 """Layer-norm backward for wide rows: several programs share a row, and read it once.
 
-A program owns BLOCK_N columns. With the others of its group, which own the rest, it walks over the
-rows, BLOCK_M at a time: it keeps x and dy of its columns in registers, leaves its part of the two
-sums of each row, sum(g) and sum(g x^), in memory, and stores dx once the parts of all owners are
-there. Before it waits for them it has read its next rows and left their parts, so that what it
-waits for was left a whole turn ago. dweight and dbias gather in fp32 registers, a partial row for
-each group, which finalize.py folds. Parts are added in a fixed tree: bitwise repeatable on one
-device, and on every device where the number of groups is fixed (device_independent).
+A program owns BLOCK_N columns; the other programs of its group own the rest. The group walks over
+the rows, BLOCK_M at a time: a program keeps x and dy of its columns in registers, stores its part
+of the two sums of each row, sum(g) and sum(g x^), in memory, and stores dx once the parts of all
+owners are there. Before it waits for them it reads its next rows and stores their parts, so that
+the awaited parts were stored a whole turn ago. dweight and dbias accumulate in fp32 registers, a
+partial row for each group, which finalize.py folds. Parts are added in a fixed tree: bitwise
+repeatable on one device, and on every device if the number of groups is fixed (device_independent).
 
 Programs of a group wait for one another, so all of them have to run at the same time. They take
 their places in the order in which they start (an atomic count), one group after the other: then
 the first group that isn't done always runs as a whole, where the device runs as many programs as a
 row has owners. So a row has at most MOST_OWNERS, and a device of fewer SMs is refused.
 
-An interpreter runs one program after the other: there a first launch leaves all parts, and a second
+An interpreter runs one program after the other: there a first launch stores all parts, and a second
 one does the rest.
 
 Design after the cooperating thread blocks of NVIDIA's apex (fast layer norm, CTAS_PER_ROW).
@@ -31,12 +31,18 @@ from torch import Tensor
 
 from kernel_workbench.kernels.device import multiprocessors, real_multiprocessors
 from kernel_workbench.kernels.integers import cdiv, next_power_of_2
-from kernel_workbench.kernels.layer_norm.call import Call, Given, Gradients, compiled_twice, domain
+from kernel_workbench.kernels.layer_norm.call import (
+    BackwardCall,
+    Given,
+    Gradients,
+    compiled_twice,
+    domain,
+)
 from kernel_workbench.kernels.layer_norm.tiles import (
-    held,
     leave_partials,
     named,
     offsets,
+    requested_cut,
     weight_of,
 )
 from kernel_workbench.kernels.registry import kernel
@@ -48,7 +54,7 @@ from kernel_workbench.oracles.op import Case, Numerics
 def _tile(
     ptr, rows, offs_n, mask, stride_m, stride_n, ADJACENT: tl.constexpr, VECTOR: tl.constexpr
 ):
-    """Rows of a matrix in this program's columns."""
+    """Load rows of a matrix in this program's columns."""
     row = rows.to(tl.int64)[:, None]
     offs = offsets(row, offs_n, stride_m, stride_n, ADJACENT, VECTOR)
     return tl.load(ptr + offs, mask=mask, other=0.0, eviction_policy="evict_first")
@@ -56,7 +62,7 @@ def _tile(
 
 @triton.jit
 def _normalised(x, rows, mask_m, mean_ptr, rstd):
-    """x^ of a tile, in fp32."""
+    """Return x^ of a tile, in fp32."""
     x = x.to(tl.float32)
     if mean_ptr is not None:
         x -= tl.load(mean_ptr + rows, mask=mask_m, other=0.0)[:, None]
@@ -163,11 +169,11 @@ _shares_kernel = compiled_twice(_shares)
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class RowSharingCut:
     """Rows and columns of a program's block, warps, programs for each SM, and registers a thread.
 
-    block_m times owners, to a power of 2, is 32 at most: the words of a block lie in one warp, and
-    each warp waits for them on its own.
+    The product of block_m and owners, rounded up to a power of 2, is 32 at most: then the words of
+    a block lie in one warp, and each warp waits for them on its own.
     """
 
     block_m: int
@@ -181,10 +187,10 @@ class Cut:
 # 2048 x 65536, 128 x 65536 and more on an H200, triton 3.6, 2026-11-22: docs/measured.md. Rows that
 # aren't aligned take what spills nowhere: halves would with 168 registers on sm 80.
 _CUTS = {
-    (2, True): Cut(1, 2048, 4, 3, 168),
-    (2, False): Cut(1, 2048, 4, 2, 255),
-    (4, True): Cut(1, 2048, 8, 2, 128),
-    (4, False): Cut(1, 2048, 8, 2, 128),
+    (2, True): RowSharingCut(1, 2048, 4, 3, 168),
+    (2, False): RowSharingCut(1, 2048, 4, 2, 255),
+    (4, True): RowSharingCut(1, 2048, 8, 2, 128),
+    (4, False): RowSharingCut(1, 2048, 8, 2, 128),
 }
 _FEW_TURNS = 12
 MOST_OWNERS = 32
@@ -201,29 +207,41 @@ def row_sharing(
     *,
     aligned: bool,
     device_independent: bool = False,
-    cut: Cut | None = None,
+    cut: RowSharingCut | None = None,
     **given: Unpack[Given],
 ) -> Gradients:
-    """dx like x and packed, dweight and dbias [n] in the weight's dtype; see OPTIONS for the rest.
+    """Return dx like x and packed, dweight and dbias [n] in the weight's dtype.
 
-    aligned: every pointer and row is a multiple of 16 bytes, columns are adjacent. cut: the one to
-    use in place of the tuned one. Bitwise repeatable. Workspace: 8 bytes for each row and owner,
-    8 n for each group. Raises ValueError where the device has fewer SMs
-    than a row has owners, since these wait for one another.
+    The gradients are bitwise repeatable. Workspace: 8 bytes for each row and owner, and 8 n bytes
+    for each group.
+
+    Args:
+        dy: gradient of the output, [m, n].
+        x: input, [m, n].
+        weight: [n], or None.
+        mean: [m] in fp32; None for RMS norm.
+        rstd: [m] in fp32.
+        aligned: every pointer and row is a multiple of 16 bytes, and columns are adjacent.
+        device_independent: split alike on every device.
+        cut: replaces the tuned cut.
+        **given: see OPTIONS in oracles/layer_norm.
+
+    Raises:
+        ValueError: if the device has fewer SMs than a row has owners, which wait for one another.
     """
-    call = Call(dy, x, weight, mean, rstd, aligned=aligned, **given)
+    call = BackwardCall(dy, x, weight, mean, rstd, aligned=aligned, **given)
     m, n, device = call.m, call.n, x.device
     interpreted = device.type == "cpu"
-    cut = cut or held(_CUTS.values())
+    cut = cut or requested_cut(_CUTS.values())
     if cut is None:
         cut = _interpreted_cut(n) if interpreted else _CUTS[x.element_size(), call.aligned]
     block_n = max(cut.block_n, next_power_of_2(n) // MOST_OWNERS)
     owners = cdiv(n, block_n)
     cores = multiprocessors(device, device_independent=device_independent)
-    if not interpreted and owners > (found := real_multiprocessors(device)):
+    if not interpreted and owners > (available := real_multiprocessors(device)):
         raise ValueError(
             f"rows of {n} columns have {owners} owners, which have to run at the same time, and "
-            f"this device has {found} SMs; use column_owning"
+            f"this device has {available} SMs; use column_owning"
         )
     blocks = cdiv(m, cut.block_m)
     groups = _groups(blocks, owners, cores, cut)
@@ -240,10 +258,10 @@ def row_sharing(
     return call.gradients()
 
 
-def _groups(blocks: int, owners: int, cores: int, cut: Cut) -> int:
-    """Programs of a row's columns that walk over so many blocks of rows.
+def _groups(blocks: int, owners: int, cores: int, cut: RowSharingCut) -> int:
+    """Return the number of groups, each with a program for every block of a row's columns.
 
-    Where each has few, fewer of them have less to fold afterwards.
+    If each group has few blocks of rows, fewer groups leave less to fold afterwards.
     """
     groups = max(1, cores * cut.programs_per_sm // owners)
     if blocks < _FEW_TURNS * groups:
@@ -251,12 +269,12 @@ def _groups(blocks: int, owners: int, cores: int, cut: Cut) -> int:
     return min(blocks, groups)
 
 
-def _interpreted_cut(n: int) -> Cut:
-    """Four owners a row at most: an interpreter pays for each program and trip, of any size.
+def _interpreted_cut(n: int) -> RowSharingCut:
+    """Return a cut of at most four owners a row: an interpreter pays for each program and trip.
 
-    Of rows eight, so that there are groups, whose number shows what their sums depend on.
+    Use 8 rows, so that several groups form and a dependence of the sums on their number shows.
     """
-    return Cut(8, max(256, next_power_of_2(n) // 4), 4, 2, 255)
+    return RowSharingCut(8, max(256, next_power_of_2(n) // 4), 4, 2, 255)
 
 
 # dweight has a partial for each group; with the option device_independent it doesn't show.

@@ -1,4 +1,4 @@
-"""What the kernels of layer norm's backward share: jit functions, and how their cuts are named."""
+"""Shared jit functions of layer norm's backward, and the names of cuts."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ Cut = TypeVar("Cut", bound="DataclassInstance")
 
 
 def named(cuts: Iterable[Cut]) -> dict[str, Cut]:
-    """Cuts by a name for each, as `block_m4_num_warps8`; of equal ones one."""
+    """Return cuts by name, for example `block_m4_num_warps8`; equal cuts occur once."""
     return {
         "_".join(f"{field}{value}" for field, value in asdict(cut).items()): cut for cut in cuts
     }
 
 
-def held(cuts: Iterable[Cut]) -> Cut | None:
-    """The cut that the call is held to; None: the kernel's own choice. Raises LookupError."""
+def requested_cut(cuts: Iterable[Cut]) -> Cut | None:
+    """Return the cut that the call must take; None: the kernel's own choice. Raises LookupError."""
     name = configuration()
     if name is None:
         return None
-    known = named(cuts)
-    if name not in known:
-        raise LookupError(f"no cut is called {name}; there are {', '.join(known)}")
-    return known[name]
+    by_name = named(cuts)
+    if name not in by_name:
+        raise LookupError(f"no cut is called {name}; there are {', '.join(by_name)}")
+    return by_name[name]
 
 
 @triton.jit
 def offsets(row, offs_n, stride_m, stride_n, ADJACENT: tl.constexpr, VECTOR: tl.constexpr):
-    """Of a tile of a matrix; row [BLOCK_M, 1] in int64, offs_n [BLOCK_N].
+    """Return the offsets of a tile of a matrix; row [BLOCK_M, 1] in int64, offs_n [BLOCK_N].
 
-    Strides of rows arrive divided by VECTOR: their product with it is known to be a multiple, and
-    so loads are VECTOR elements wide whatever the JIT could see of the number.
+    Strides of rows arrive divided by VECTOR: the compiler knows that their product with it is a
+    multiple, and so loads are VECTOR elements wide, whatever the JIT knows of the number.
     """
     if ADJACENT:
         offs = row * (stride_m * VECTOR) + offs_n[None, :]
@@ -51,7 +51,7 @@ def offsets(row, offs_n, stride_m, stride_n, ADJACENT: tl.constexpr, VECTOR: tl.
 
 @triton.jit
 def weight_of(weight_ptr, offs_n, n, ZERO_CENTRED: tl.constexpr):
-    """The weight of columns, or 1 + it, [1, BLOCK_N] in fp32."""
+    """Return the weight of columns, or 1 + it, [1, BLOCK_N] in fp32."""
     weight = tl.load(weight_ptr + offs_n, mask=offs_n < n, other=0.0).to(tl.float32)
     if ZERO_CENTRED:
         weight += 1.0

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
-from kernel_workbench.oracles.analysis.choices import choice_of
+from kernel_workbench.oracles.analysis.choices import Choice, choice_of
 from kernel_workbench.oracles.analysis.propagation import (
     Pair,
     Propagation,
@@ -106,15 +106,13 @@ def bounds(
     walk = Propagation(graph.graph, ranges, sure, likely, partial(line_of, reference=reference))
     tensors = tensors_of(inputs, torch.float64)
     values = tuple(tensors[name] for name in graph.meta["names"])
-    constants = {**dict(graph.named_buffers()), **dict(graph.named_parameters())}
-    constants |= {name: each for name, each in vars(graph).items() if isinstance(each, Tensor)}
+    constants = _constants(graph)
     with torch.no_grad(), made_in(torch.float64):
         kept: dict[Node, Tensor] = {}
         nodes = output_nodes(graph.graph)
         choices = {each: choice_of(each) for each in nodes if _is_whole(each)}
-        chosen_from: dict[Node, Pair | None] = {
-            each.source: None for each in choices.values() if each is not None
-        }
+        sources = [each.source for each in choices.values() if each is not None]
+        chosen_from: dict[Node, Pair | None] = dict.fromkeys(sources)
         pairs = walk(constants, values, kept, chosen_from)
         longest = addends(graph.graph)
         most = largest_ratio(graph.graph, longest)
@@ -138,12 +136,8 @@ def bounds(
         made, last_dtypes = [], []
         for index, (pair, dtype, node) in enumerate(zip(pairs, out_dtypes, nodes, strict=True)):
             if not pair.value.is_floating_point():
-                choice = choices[node]
-                numbers = None if choice is None else chosen_from[choice.source]
-                if choice is None or numbers is None:
-                    made.append(_of_whole(pair, line_of(node, reference)))
-                else:
-                    made.append(choice.bound(numbers, pair.value))
+                where = line_of(node, reference)
+                made.append(_of_choice(pair, choices[node], chosen_from, where))
                 last_dtypes.append(dtype)
                 continue
             # A reference may cast its output itself, by a mark, which is then the last cast.
@@ -162,14 +156,29 @@ def bounds(
         varying = errors(walk, constants, values) if likely is not None and wanted else None
         if varying is None:
             return tuple(made)
+        every = zip(made, pairs, varying, last_dtypes, loose, strict=True)
         return tuple(
-            _replayed(bound, pair, varied, last, sure, takes_all=takes_all)
+            _replayed(bound, pair, error, last, sure, takes_all=takes_all)
             if pair.value.is_floating_point()
             else bound
-            for bound, pair, varied, last, takes_all in zip(
-                made, pairs, varying, last_dtypes, loose, strict=True
-            )
+            for bound, pair, error, last, takes_all in every
         )
+
+
+def _constants(graph: GraphModule) -> dict[str, Tensor]:
+    """Return the tensors that a graph holds, by name."""
+    held = {**dict(graph.named_buffers()), **dict(graph.named_parameters())}
+    return held | {name: value for name, value in vars(graph).items() if isinstance(value, Tensor)}
+
+
+def _of_choice(
+    pair: Pair, choice: Choice | None, sources: Mapping[Node, Pair | None], where: str
+) -> Bound:
+    """Return the bound of whole numbers: indices are judged by the numbers that they choose."""
+    numbers = None if choice is None else sources[choice.source]
+    if choice is None or numbers is None:
+        return _of_whole(pair, where)
+    return choice.bound(numbers, pair.value)
 
 
 def _is_whole(node: Node) -> bool:

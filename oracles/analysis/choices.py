@@ -41,6 +41,8 @@ _EXTREMES = {
     _aten.argmax.default: True,
     _aten.argmin.default: False,
 }
+READ_AS_SETS = _SORTS | _EXTREMES.keys()
+"""Operations whose indices an output may hold."""
 
 _Origin = tuple[Node, int | None, bool, Sequence[int], bool]
 
@@ -77,7 +79,7 @@ class Choice:
 
 def choice_of(node: Node) -> Choice | None:
     """Return what indices a node holds; None where it holds something else."""
-    lengths: int | None = None
+    lengths: Sequence[int] | None = None
     while node.target in _RESHAPES or node.target == _aten.slice.Tensor:
         before = node.args[0]
         assert isinstance(before, Node)
@@ -130,6 +132,7 @@ def _origin(node: Node) -> _Origin | None:
 def _is_first(node: Node, origin: _Origin) -> bool:
     """Say whether a slice takes the first of an order."""
     _, axis, *_ = origin
-    _, place, start, _, step, *_ = (*node.args, *(0, 0, None, 1)[len(node.args) - 1 :])
+    given: tuple[Any, ...] = (*node.args, *(0, 0, None, 1)[len(node.args) - 1 :])
+    _, place, start, _, step = given[:5]
     rank = len(node.meta["val"].shape)
     return axis is not None and place % rank == axis and not start and step == 1

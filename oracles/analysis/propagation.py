@@ -97,7 +97,7 @@ def count_sums(graph: Graph) -> int:
 
 
 def least_of(node: Any) -> float:  # noqa: ANN401
-    """What no sound kernel has less of: of a variance and a positive number that number; or 0."""
+    """Return a number that no sound kernel is below: eps for a variance and eps; or 0."""
     if node.target in MOVES and len(node.all_input_nodes) == 1:
         return least_of(node.all_input_nodes[0])
     if node.target not in _ADDITIONS:
@@ -112,9 +112,9 @@ def _is_nonnegative(node: Node) -> bool:
     """Whether a kernel has no number below 0: squares, variances, and sums of such."""
     target, nodes = node.target, node.all_input_nodes
     if target is operator.getitem and nodes[0].target in _MEANS_OF_SQUARES:
-        return node.args[1] == 0
+        return bool(node.args[1] == 0)
     if target in _SQUARES:
-        return node.args[1] == 2
+        return bool(node.args[1] == 2)
     if target in _TIMES:
         same = len(node.args) == 2 and node.args[0] is node.args[1]
         number = next((each for each in node.args if isinstance(each, int | float)), 0.0)

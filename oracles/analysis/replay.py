@@ -39,6 +39,7 @@ from kernel_workbench.oracles.analysis.windows import addends_of
 _aten = torch.ops.aten
 _REPLAYS = 4
 _PLACES = 4096  # that a tensor's random numbers may begin at
+_FEWEST = 16  # numbers that are drawn are 2 to the power of that at least
 _CHANCE = 4  # four draws come to a fourth of their root mean square in one of 150 elements
 
 
@@ -65,11 +66,13 @@ def _sizes(node: Node) -> Iterator[int]:
         shape = weight.meta["val"].shape  # type: ignore[union-attr]
         yield addends_of(shape, stride, dilation, groups, transposed=transposed)  # type: ignore[arg-type]
         return
-    for each in node.all_input_nodes:
-        yield from each.meta["val"].shape
-        made = node.meta["val"]
-        if isinstance(made, Tensor) and made.numel():
-            yield each.meta["val"].numel() // made.numel()
+    results = node.meta["val"]
+    first = results[0] if isinstance(results, list | tuple) else results
+    for argument in node.all_input_nodes:
+        value = argument.meta["val"]
+        yield from value.shape
+        if isinstance(first, Tensor) and first.numel():
+            yield value.numel() // first.numel()
 
 
 def spread(
@@ -84,9 +87,16 @@ def spread(
         start = draw.randrange(_PLACES)
         numbers = _numbers(value.device, value.numel() + _PLACES)
         chance = numbers[start : start + value.numel()].view(value.shape)
-        local = local.to(value.device)  # a constant's error is made on the CPU
-        made = torch.addcmul(value, local, chance)
-        return made if bool(made.isfinite().all()) else torch.where(local.isfinite(), made, value)
+        return torch.addcmul(value, local, chance)
+
+    def bounded(local: Any, device: torch.device) -> Any:  # noqa: ANN401
+        """An error, 0 where it isn't known; a constant's is made on the CPU."""
+        if not isinstance(local, Tensor):
+            return local
+        local = local.to(device)
+        if local.dtype == torch.bool or not local.numel() or float(local.amax()) < math.inf:
+            return local
+        return local.nan_to_num(nan=0.0, posinf=0.0)
 
     # Of each node first the exact value, then those of the replays.
     held: dict[Node, list[Any]] = {}
@@ -104,8 +114,12 @@ def spread(
             local = walk.local(node, exact, lambda other: held[other][0], terms)
         if isinstance(exact, list | tuple):
             several = local if isinstance(local, list | tuple) else [local] * len(exact)
+            several = [
+                bounded(*each) for each in zip(several, (x.device for x in exact), strict=True)
+            ]
             made = [list(map(off, each, several)) for each in runs]
         else:
+            local = bounded(local, exact.device)
             made = [off(each, local) for each in runs]
         held[node] = [exact, *made]
         for each in done.get(node, ()):
@@ -118,7 +132,7 @@ def spread(
     return [each.sqrt() for each in squares]
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=4)
 def _drawn(device: torch.device, count: int) -> Tensor:
     draw = torch.Generator(device).manual_seed(0)
     return torch.empty(count, dtype=torch.float64, device=device).uniform_(-1, 1, generator=draw)
@@ -126,7 +140,7 @@ def _drawn(device: torch.device, count: int) -> Tensor:
 
 def _numbers(device: torch.device, count: int) -> Tensor:
     """So many from -1 to 1 at least, kept: to draw them takes longer than to compute."""
-    return _drawn(device, 1 << (count - 1).bit_length())
+    return _drawn(device, 1 << max((count - 1).bit_length(), _FEWEST))
 
 
 def _result(node: Node, held: Mapping[Node, list[Any]], run: int) -> Any:  # noqa: ANN401

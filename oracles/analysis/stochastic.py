@@ -35,12 +35,13 @@ from kernel_workbench.oracles.analysis.propagation import (
 )
 from kernel_workbench.oracles.analysis.quantities import Known, added_up, constant_error
 from kernel_workbench.oracles.analysis.rules import SUMS
+from kernel_workbench.oracles.analysis.sums import flat_products
 from kernel_workbench.oracles.analysis.trace import ROUNDS
-from kernel_workbench.oracles.analysis.windows import addends_of
+from kernel_workbench.oracles.analysis.windows import addends_of, by_channel, flat_filters
 from kernel_workbench.oracles.rounding import Gamma
 
 _aten = torch.ops.aten
-_RUNS = 48, 32, 24, 16, 12  # replays: as many as there is room for
+_RUNS = 32, 24, 16, 12  # replays: as many as there is room for
 _PARTS = 4  # of a sum of products, whose partial sums are looked at
 _FAILURE = 1e-6  # of an output of all elements together
 _MOST_BYTES = 4 * 2**30  # that all replays of the numbers alive at one time may take
@@ -294,6 +295,7 @@ class _Replays:
             if node.target in _PRODUCTS and isinstance(local, Tensor) and not node.kwargs:
                 least = torch.minimum(local, self._of_products(node, exact, held))
                 local = least if alike is None else torch.where(alike > 0, local, least)
+                alike = None if alike is None else alike.minimum(local)
             return self._made(exact, runs, local, through, alike)
         several = local if isinstance(local, list | tuple) else [local] * len(exact)
         parts = through if isinstance(through, list | tuple) else [through] * len(exact)
@@ -311,6 +313,9 @@ class _Replays:
             return local
         if node.target not in SUMS or local is None:
             return None
+        if node.target in _PRODUCTS:
+            flat = _flat(node.target, map_arg(node.args, lambda each: held[each].exact), exact)
+            return None if flat is None else torch.where(flat, local, 0.0)
         left = self.without_sums.local(
             node, exact, lambda each: _mapped(held[each], lambda x: x.exact), self.terms
         )
@@ -378,11 +383,11 @@ class _Replays:
         """
         args: Any = map_arg(node.args, lambda each: held[each].exact)
         product, n = _products_of(node.target, args)
-        size, arithmetic = product(lambda x: x.square(), None).mul_(3).sqrt_(), self.walk.likely
-        assert arithmetic is not None
+        size = product(lambda x: x.square(), None).mul_(3).sqrt_()
+        arithmetic = self.walk.likely or self.walk.sure
         bias = args[0] if node.target in _ADDED else args[2] if len(args) > 3 else None
         if isinstance(bias, Tensor):
-            added = bias.abs() if node.target in _ADDED else _by_channel(bias.abs(), exact)
+            added = bias.abs() if node.target in _ADDED else by_channel(bias.abs(), exact)
             size = size + added
         size = torch.maximum(size, exact.abs())
         for place in range(1, _PARTS):
@@ -404,7 +409,8 @@ class _Replays:
         args = map_arg(node.args, lambda each: _mapped(held[each], known))
         kwargs = map_arg(node.kwargs, lambda each: _mapped(held[each], known))
         result = Known(exact) if isinstance(exact, Tensor) else [Known(x) for x in exact]
-        found = self.walk._error(node, self.walk.likely, result, args, kwargs)  # noqa: SLF001
+        arithmetic = self.walk.likely or self.walk.sure
+        found = self.walk._error(node, arithmetic, result, args, kwargs)  # noqa: SLF001
         for each in arguments:
             each.memory.clear()
         return _mapped(found, added_up)
@@ -437,7 +443,8 @@ def _products_of(
         n = addends_of(w.shape, stride, dilation, groups, transposed=transposed)
 
         def convolved(change: Callable[[Tensor], Tensor], first: int | None) -> Tensor:
-            x, y = a, w
+            x: Tensor = a
+            y: Tensor = w
             if first is not None:
                 part = max(channels * first // n, 1)
                 if groups > 1 or part == channels:
@@ -456,13 +463,20 @@ def _products_of(
         x, y = a, b
         if first is not None:
             x, y = x.narrow(-1, 0, first), y.narrow(-2, 0, first)
-        return change(x) @ change(y)
+        result: Tensor = change(x) @ change(y)
+        return result
 
     return multiplied, a.shape[-1]
 
 
-def _by_channel(bias: Tensor, out: Tensor) -> Tensor:
-    return bias.view(-1, *[1] * (out.dim() - 2))
+def _flat(target: object, args: Any, out: Tensor) -> Tensor | None:  # noqa: ANN401
+    """Where a sum of products may be of addends that are all but equal; None: nowhere."""
+    if target in _CONVOLUTIONS:
+        w, transposed, groups = args[1], args[6], args[-1]
+        flat = flat_filters(w, groups, transposed=transposed)
+        return by_channel(flat, out) if bool(flat.any()) else None
+    a, b = args[1:3] if target in _ADDED else args[:2]
+    return flat_products(Known(a), Known(b))
 
 
 def _most(x: _Number) -> float:

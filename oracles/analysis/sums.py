@@ -150,17 +150,28 @@ def _mean(
     return total if n & (n - 1) == 0 else arithmetic.rounded(out, total, 2).tensor()
 
 
+def _with_error(a: Known, error: Combination) -> Known:
+    """Return the number with an error, and what is known of its value alone."""
+    return Known(a.value, error, of_value=a.of_value)
+
+
 def _variance(
     arithmetic: Arithmetic, a: Known, axes: tuple[int, ...], correction: float, *, keep: bool
 ) -> tuple[Known, Tensor | None]:
     """mean((a - mean)^2), and the mean's error. A running mean is off by no more."""
     n = math.prod(a.value.shape[axis] for axis in axes)
-    mean = Known(a.value.mean(axes, keepdim=True))
+
+    def shared() -> tuple[Known, Known, Known]:
+        mean = Known(a.value.mean(axes, keepdim=True))
+        apart = Known(a.value - mean.value)
+        squares = Known(apart.value.square())
+        squares.mark_nonnegative()
+        return mean, apart, squares
+
+    mean, apart, squares = a.once(("variance", axes), shared)
     e_mean = _mean(arithmetic, mean, a, axes, keepdim=True)
-    apart = Known(a.value - mean.value)
-    apart = replace(apart, given=arithmetic.rounded(apart, added(a.error, e_mean)))
-    squares = Known(apart.value.square())
-    squares = replace(squares, given=product(arithmetic, squares, apart, apart))
+    apart = _with_error(apart, arithmetic.rounded(apart, added(a.error, e_mean)))
+    squares = _with_error(squares, product(arithmetic, squares, apart, apart))
     total = sum_error(arithmetic, squares, axes, keep=keep)
     value = Known(squares.value.sum(axes, keepdim=keep) / (n - correction))
     assert total is not None
@@ -267,7 +278,7 @@ def _product(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Tensor:
     """Of matrices, over the last axis of a and the last but one of b."""
     ea, eb = arithmetic.operand(a), arithmetic.operand(b)
     k = a.value.shape[-1]
-    flat = _flat_products(a, b) if _varies(arithmetic, k) else None
+    flat = flat_products(a, b) if _varies(arithmetic, k) else None
     size_a = a.size if ea is None else a.size + ea
     size_b = b.size if eb is None else b.size + eb
     size = None
@@ -294,7 +305,7 @@ def _product(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Tensor:
     return made
 
 
-def _flat_products(a: Known, b: Known) -> Tensor | None:
+def flat_products(a: Known, b: Known) -> Tensor | None:
     """Where both a row and a column are of numbers that are all but equal; None: nowhere."""
     columns = _flat(b, (max(b.value.dim() - 2, 0),))
     rows = None if columns is None else _flat(a, (a.value.dim() - 1,))

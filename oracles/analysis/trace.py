@@ -287,6 +287,7 @@ _LOWERED = (
     _aten._unsafe_masked_index_put_accumulate,  # noqa: SLF001
 )
 
+LOWERED_PACKETS = frozenset({*_LOWERED, *(each.overloadpacket for each in LOWERED)})
 
 _MOST_KEPT = 256  # graphs
 _MOST_SAID = 400  # characters of an error of torch's
@@ -342,6 +343,8 @@ def _traced(
     tensors = tensors_of(inputs, torch.float64)
     for each in known:
         del tensors[each]
+    # Copies: torch 2.13 ends the process where a graph's function asks for the numbers of a view.
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     names = tuple(tensors)
 
     def called(*values: Tensor) -> Tensor | tuple[Tensor, ...]:

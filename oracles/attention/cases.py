@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
 
-from kernel_workbench.oracles.attention.factors import factors_of, layouts_of
+from kernel_workbench.oracles.attention.factors import TOGETHER, factors_of, layouts_of
 from kernel_workbench.oracles.attention.geometry import (
     ARGUMENTS,
     BACKWARD,
@@ -35,7 +35,15 @@ from kernel_workbench.oracles.attention.layouts import (
     moves,
 )
 from kernel_workbench.oracles.attention.probes import NEEDLES
-from kernel_workbench.oracles.attention.values import DISTRIBUTIONS
+from kernel_workbench.oracles.attention.values import (
+    DISTRIBUTIONS,
+    DRAWN_SLOPES,
+    DROPOUTS,
+    SCALES,
+    SLOPES,
+    SOFTCAPS,
+    chosen,
+)
 from kernel_workbench.oracles.cases import DTYPES, collect
 from kernel_workbench.oracles.cases.distributions import COARSE, INTEGERS, objection
 from kernel_workbench.oracles.op import CONTIGUOUS, Allowed, Case, Layout, Tier
@@ -504,6 +512,14 @@ FED = (
     Fed("inf_k"),
     Fed("nan_do", "causal", tensors="do"),
     Fed("nan_out", tensors="out"),
+    Fed("inf_q", "causal", ops=(FORWARD, BACKWARD)),
+    Fed("inf_v", heads=(1, 4, 2), ops=(FORWARD, BACKWARD)),
+    Fed("inf_do", "causal", tensors="do", ops=(DELTA, BACKWARD)),
+    Fed("large_do", tensors="do", ops=(DELTA, BACKWARD)),
+    Fed("nan_bias", "bias", ops=(FORWARD, BACKWARD)),
+    Fed("nan_sink", "sink", heads=(1, 2, 2), ops=(FORWARD, BACKWARD)),
+    Fed("minus_inf_sink", "sink", heads=(1, 2, 2), ops=(FORWARD, BACKWARD)),
+    Fed("nan_slopes", "alibi", heads=(1, 2, 2), ops=(FORWARD, BACKWARD)),
     Fed("nan_masked", "causal", why="bug 10: NaN in keys that the mask hides", every=True),
     Fed("nan_masked", "", (3, 5), why="bug 10: NaN in keys outside of every window"),
     Fed("nan_masked", "causal", lengths=(37, 200), why="bug 10: whole tiles of NaN, hidden"),
@@ -802,7 +818,29 @@ def _past_2_31(tier: Tier) -> Iterator[Case]:
     yield attention_case(DELTA, sizes, dtype, tier, why=f"bug 2: {_PAST} in out and do")
 
 
-FAMILIES = (features, sizes, layouts, distributions, probes, related, crossed, large)
+# Of options with a number those that a constant may stand for, or that a kernel may take for none.
+_RARE_NUMBERS: tuple[tuple[str, Sequence[float], float], ...] = (
+    ("softcap", SOFTCAPS, 50.0),
+    ("dropout", DROPOUTS, 0.17),
+    ("scale", SCALES, -0.2),
+    ("scale", SCALES, 0.0),
+    ("alibi", SLOPES, DRAWN_SLOPES),
+)
+
+
+def numbers(tier: Tier) -> Iterator[Case]:
+    """Numbers that no default has: a negative scale, and none; slopes that follow no formula."""
+    sizes = (1, 2, 1, 37, 70, 64, 64)
+    for op, (index, (option, choices, value)) in itertools.product(
+        (FORWARD, BACKWARD), enumerate(_RARE_NUMBERS)
+    ):
+        for dtype in turn(op, index) if tier == "ci" else DTYPES:
+            made = partial(attention_case, op, sizes, dtype, tier, options=option)
+            drawn = (made(seed=seed) for seed in range(len(choices)))
+            yield next(case for case in drawn if chosen(case, choices) == value)
+
+
+FAMILIES = (features, sizes, layouts, distributions, numbers, probes, related, crossed, large)
 
 
 @cache
@@ -903,5 +941,6 @@ def allowed(op: str) -> Allowed:
         layouts=layouts_of(op) | {each.name: each for each in far if moves(each, _taken(op))},
         distributions=tuple(DISTRIBUTIONS),
         factors=factors_of(op, _OWN),
+        together=() if op == DELTA else TOGETHER,
         is_quick=partial(_is_quick, op),
     )

@@ -176,18 +176,10 @@ _NEEDS = {
     ),
 }
 _MAGNITUDES = frozenset(
-    [
-        "near_flat",
-        "one_hot",
-        "logits1e4",
-        "near_overflow",
-        "subnormals",
-        "qk_subnormals",
-        "bias_large",
-        "sink_large",
-        "large_do",
-    ]
+    {"near_flat", "one_hot", "logits1e4", "near_overflow", "subnormals", "qk_subnormals"}
+    | {"bias_large", "sink_large", "large_do"}
 )
+_OPTIONS = ("causal", "alibi", "softcap", "sink", "dropout", "varlen", "scale")
 _ALIKE = frozenset({"constant", "negative_zero"})
 _CHANGED = {
     "inf_q": "q",
@@ -212,6 +204,44 @@ _CHANGED = {
     "sink_large": "q",
     "nan_masked": "k",
 }
+
+
+def _all_of(words: str) -> Part:
+    return Part(options=frozenset(words.split()))
+
+
+_OVER = ("bias_over_batch", "bias_over_queries")
+_GROUPED = _sizes("h_q", "h_kv", of=((4, 2), (3, 1)))
+# What fails where three meet, and where no two of them do.
+TOGETHER = (
+    ((_all_of("softcap"),), (_all_of("alibi"),), (_all_of("causal bottom_right"),)),
+    (
+        (_all_of("dropout"),),
+        _GROUPED,
+        (_BIAS, *(_all_of(f"bias bias_over_{axis}") for axis in ("batch", "heads", "queries"))),
+    ),
+    (
+        tuple(
+            _all_of(f"bias {over}")
+            for over in (
+                "bias_over_batch",
+                "bias_over_queries",
+                "bias_over_batch bias_over_queries",
+            )
+        ),
+        (_SINK,),
+        _sizes("b", of=((3,),)),
+    ),
+    (
+        (_all_of("dropout"),),
+        (
+            *_sizes("window_left", of=((7,),)),
+            *_sizes("window_right", of=((3,),)),
+            *_sizes("window_left", "window_right", of=((5, 3),)),
+        ),
+        _GROUPED,
+    ),
+)
 
 
 def layouts_of(op: str) -> dict[str, Layout]:
@@ -245,7 +275,9 @@ def _kinds_of(names: Iterable[str]) -> dict[str, list[str]]:
 
 def factors_of(op: str, own: set[str]) -> tuple[Factor, ...]:
     """The op's factors; own: the distributions with cases of their own."""
-    values = factors.distributions(_kinds_of(distributions_of(op, own)), _NEEDS, ("dtype",))
+    values = factors.distributions(
+        _kinds_of(distributions_of(op, own)), _NEEDS, ("dtype", "window", "bias", *_OPTIONS)
+    )
     placed = factors.layouts(layouts_of(op), "dk", {"bias": _BIAS})
     kinds = factors.dtypes((each, each) for each in DTYPES)
     if op == DELTA:
@@ -276,13 +308,10 @@ def factors_of(op: str, own: set[str]) -> tuple[Factor, ...]:
         _heads(grouped=True),
         _batches(),
         _head_size(two=True),
-        factors.option("causal"),
         _window(),
         factors.option("bottom_right", "causal", "alibi"),
         _bias(),
-        *(factors.option(each) for each in ("alibi", "softcap", "sink", "dropout")),
-        factors.option("varlen"),
-        factors.option("scale"),
+        *map(factors.option, _OPTIONS),
     )
 
 

@@ -38,6 +38,7 @@ from kernel_workbench.oracles.op import Case, Inputs, required
 SOFTCAPS = (1.5, 5.0, 30.0, 50.0)
 SCALES = (0.05, 0.3, -0.2, 1.0, 0.0)
 DROPOUTS = (0.1, 0.25, 0.17, 0.5)
+SLOPES = FORMULA, DRAWN_SLOPES = 0, 1  # of ALiBi, where they come from
 _OPERANDS = "q k v do out"
 
 
@@ -179,7 +180,7 @@ def _slopes(case: Case) -> Tensor:
     """Return the case's slopes: the formula's in one case of two, else drawn, one of them 0."""
     h_q = case.size("h_q")
     slopes = alibi_slopes(h_q)
-    if not chosen(case, (0, 1)):
+    if chosen(case, SLOPES) == DRAWN_SLOPES:
         draw = generator(torch.device("cpu"), "slopes", *_key(case))
         slopes = torch.rand(h_q, generator=draw).sub_(0.25)
         slopes[h_q // 2 :][:1] = 0

@@ -17,7 +17,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, product
+from itertools import chain, combinations, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ _BASES = 6  # served cases that pairs are put into
 _REPAIRS = 36  # of random changes, to find a case that has both levels
 _ALTERNATIVES = 4  # of a level's parts, where the first is refused
 _IN_TURN = 0.9  # how often a level takes one of its parts that the fewest cases have
+_ENOUGH_FLOPS = 1e5  # of a case in which three options meet: of one key they meet in vain
 _AHEAD = 12  # cases that are named ahead, from the second try on
 
 Levels = tuple[int, ...]
@@ -384,6 +385,53 @@ def cover_pairs(
     return list(coverage.cover(tier, why))
 
 
+def cover_together(
+    op: Op, serves: Callable[[Case], bool], known: Iterable[Case], tier: Tier, why: str
+) -> Iterator[Case]:
+    """Cases until the alternatives of each set of `Allowed.together` have met that can be served.
+
+    They are put into the sizes and dtypes of the op's own cases without options, in turn. A case
+    with further options counts for nothing: few kernels serve it.
+    """
+    assert op.allowed is not None
+    met = [
+        (case.options - op.allowed.implied(dict(case.sizes)), frozenset(case.sizes))
+        for case in known
+        if op.flops(case) >= _ENOUGH_FLOPS and serves(case)
+    ]
+    bases = _plain_cases(op, serves, why, _ENOUGH_FLOPS)
+    turn = 0
+    for parts in chain.from_iterable(
+        product(*alternatives) for alternatives in op.allowed.together
+    ):
+        options = frozenset[str]().union(*(part.options for part in parts))
+        sizes = frozenset(size for part in parts for size in part.sizes.items())
+        if any(options == words and sizes <= of for words, of in met):
+            continue
+        for place in range(len(bases)):
+            made = assembled(op, [bases[(turn + place) % len(bases)], *parts])
+            if objection(op, made) is None and serves(made):
+                turn += place + 1
+                met.append((options, frozenset(made.sizes)))
+                yield replace(made, tier=tier, why=why)
+                break
+
+
+def _plain_cases(
+    op: Op, serves: Callable[[Case], bool], why: str, least_flops: float = 1.0
+) -> list[Part]:
+    """Return sizes and dtypes of the op's own small cases without options, in a random order."""
+    bases = [
+        Part(sizes=dict(case.sizes), dtypes=(case.dtype, case.weight_dtype))
+        for case in op.cases()
+        if case.tier == "ci" and case.why != why and not case.options
+        if op.flops(case) >= least_flops
+        if case.layout == CONTIGUOUS and serves(case)
+    ]
+    random.Random(op.name).shuffle(bases)  # noqa: S311 (no secret)
+    return bases
+
+
 def cover_triples(
     op: Op, serves: Callable[[Case], bool], known: Iterable[Case], tier: Tier, why: str
 ) -> Iterator[Case]:
@@ -403,13 +451,7 @@ def cover_triples(
     for case in known:
         if serves(case):
             met |= triples(case)
-    bases = [
-        Part(sizes=dict(case.sizes), dtypes=(case.dtype, case.weight_dtype))
-        for case in op.cases()
-        if case.tier == "ci" and case.why != why and not case.options and op.flops(case)
-        if case.layout == CONTIGUOUS and serves(case)
-    ]
-    random.Random(op.name).shuffle(bases)  # noqa: S311 (no secret)
+    bases = _plain_cases(op, serves, why)
     for three in combinations(factors, 3):
         for names in product(*(each.levels for each in three)):
             wanted = tuple((each.name, name) for each, name in zip(three, names, strict=True))

@@ -39,7 +39,7 @@ def factors_of(
         factors.dtypes(pairs),
         factors.activations(),
         factors.layouts(known, "n", {"dresidual": residual}),
-        *factors.distributions(kinds, needs, ("activations",)),
+        *factors.distributions(kinds, needs, ("activations", "parameters", *_OPTION)),
         ROWS.factor("m"),
         COLUMNS.factor("n"),
         affine,

@@ -140,7 +140,7 @@ def _statistics(x: Tensor, *, rms_norm: bool) -> tuple[Tensor | None, Tensor]:
     return None if rms_norm else torch.cat(means), torch.cat(rstds)
 
 
-def inputs(case: Case, device: torch.device) -> Inputs:
+def inputs(case: Case, device: torch.device) -> Inputs:  # noqa: C901  # an argument after another
     """The keyword arguments of a kernel for `case`, on `device`, the same at every call.
 
     dy, x [m, n] (or [batches, m / batches, n]) in the case's dtype, weight [n] in its weight

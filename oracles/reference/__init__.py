@@ -199,12 +199,9 @@ class Reference:
                 drawn[each.name] = stored[each.name].float()
         for name in self.own:
             own = self.own[name](sizes, case.seed, draw)
-            if own is None:
-                continue
-            if own.is_floating_point():
-                drawn[name] = own.float()
-            else:
-                stored[name] = own
+            if own is not None:
+                is_real = own.is_floating_point()
+                (drawn if is_real else stored)[name] = own.float() if is_real else own
         known = distributions_of(self.signature, self.gradients)
         known.get(case.distribution, normal)(Values(case, drawn, draw))
         for each in self.signature.arrays:
@@ -258,7 +255,7 @@ class Reference:
 
     def _drawn_by_user(self, array: Array, values: Tensor) -> Tensor:
         """Return the values that a user's function makes of those drawn. Raises OpError."""
-        made = self.drawn_by[array.name](values)
+        made: object = self.drawn_by[array.name](values)
         if not isinstance(made, Tensor) or made.shape != values.shape:
             raise OpError(
                 f"{place_of(self.written)}: distributions: the function of {array.name} must "
@@ -776,9 +773,7 @@ def _functional(
     return tuple(values[each.name] for each in signature.outputs)
 
 
-def _listed(
-    function: Function, lists: Mapping[str, tuple[str, ...]], /, **given: Any
-) -> Tensor | tuple[Tensor, ...]:
+def _listed(function: Function, lists: Mapping[str, tuple[str, ...]], /, **given: Any) -> Any:
     """Call a function with its lists whole."""
     whole = {name: [given.pop(each) for each in parts] for name, parts in lists.items()}
     return function(**given, **whole)

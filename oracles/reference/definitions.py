@@ -57,7 +57,8 @@ _DTYPES = {
 }
 _CODES = {"float8_e4m3fn": torch.float8_e4m3fn}  # a tensor's own dtype beside the case's
 _WEIGHTS = ("weight", "bias")  # about 1, and in a dtype of their own
-_WHOLE = {"int32": torch.int32, "int64": torch.int64, "bool": torch.bool}
+_BYTES = {"int8": torch.int8, "uint8": torch.uint8}  # of inputs any byte is valid
+_WHOLE = {"int32": torch.int32, "int64": torch.int64, "bool": torch.bool, **_BYTES}
 _POINTERS = re.compile(r"\s*(\w+)\s*==\s*(\w+)\s*\[\s*-1\s*\](?:\.item\(\))?\s*")
 _LENGTH = re.compile(r"\b(\w+)\.shape\[(-?\d+)\]")  # of an axis of a tensor
 _MOST_BYTES = 2**24  # of a file
@@ -156,7 +157,10 @@ def read_definition(path: Path, workloads: Sequence[Path] = ()) -> ReferenceOp:
 def unsaid(op: ReferenceOp) -> str | None:
     """The scalar that nothing gives a value; None where each has one."""
     numbers = op.reference.signature.numbers
-    return next((name for name, value in numbers.items() if math.isnan(value)), None)
+    return next(
+        (name for name, value in numbers.items() if isinstance(value, float) and math.isnan(value)),
+        None,
+    )
 
 
 def _cases(op: ReferenceOp, workloads: tuple[Case, ...]) -> tuple[Case, ...]:
@@ -291,10 +295,14 @@ class _Meaning:
 
     def numbers(self, lines: Sequence[_Place]) -> dict[str, float]:
         """The scalars' values. Raises OpError where two lines say two."""
-        made = dict(self.signature.numbers)
+        made = {
+            name: value
+            for name, value in self.signature.numbers.items()
+            if isinstance(value, int | float)
+        }
         said: dict[str, str] = {}
         for each in lines:
-            for name, value in self.signature.numbers.items():
+            for name, value in tuple(made.items()):
                 given = each.workload.inputs.get(name)
                 if not isinstance(given, _Scalar):
                     continue
@@ -381,7 +389,7 @@ def _check_whole(
 ) -> None:
     """Raises OpError where whole numbers in a file aren't valid: traces have such. -1 pads."""
     for array in reference.signature.arrays:
-        if array.name not in named or array.is_real or array.kind == torch.bool:
+        if array.name not in named or array.is_real or array.kind in {torch.bool, *_BYTES.values()}:
             continue
         stored = named[array.name]
         values, told = stored().long().flatten(), f"{stored.file}: {stored.key}"
@@ -493,12 +501,9 @@ def _check(told: str, name: str, tensor: _Tensor, read: _Definition) -> None:
     for axis in tensor.shape:
         if axis not in read.axes:
             raise OpError(f"{told}.shape: {axis} is no axis; add it to axes")
-    known = [*_DTYPES, *_CODES, *(_WHOLE if name in read.inputs else ())]
+    known = [*_DTYPES, *_CODES, *_WHOLE]
     if tensor.dtype not in known:
-        whole = " (whole numbers have no bound)" if tensor.dtype in _WHOLE else ""
-        raise OpError(
-            f"{told}.dtype: {tensor.dtype} isn't read{whole}; there are {', '.join(known)}"
-        )
+        raise OpError(f"{told}.dtype: {tensor.dtype} isn't read; there are {', '.join(known)}")
 
 
 def _labels(reference: Reference, path: Path) -> dict[str, Axis]:
@@ -507,8 +512,11 @@ def _labels(reference: Reference, path: Path) -> dict[str, Axis]:
     Each is tried alone, on sizes that differ, the others being 0. Raises OpError.
     """
     arrays = [each for each in reference.signature.arrays if not each.is_real]
+    any_value = {torch.bool, *_BYTES.values()}
     unknown = [
-        each for each in arrays if each.kind != torch.bool and each.name not in reference.pointers
+        each
+        for each in arrays
+        if each.kind not in any_value and each.name not in reference.pointers
     ]
     if not unknown:
         return {}
@@ -575,7 +583,8 @@ def _run(
     input is given. Where a parameter has another name, its place says which input it is.
     """
     file = f"{path}: reference"  # what sentences name, with a line
-    space: dict[str, Any] = {"__name__": read.name}
+    known = {"torch": torch, "math": math, "F": torch.nn.functional}  # others' files take for given
+    space: dict[str, Any] = {"__name__": read.name, **known}
     try:
         exec(compile(read.reference, file, "exec"), space)  # noqa: S102  # a user's, as in --ops
     except Exception as error:
@@ -616,7 +625,7 @@ def _run(
 def _renamed(run: Function, called: Mapping[str, str]) -> Function:
     """The function with its parameters called by the names of inputs."""
 
-    def function(**given: Any) -> Tensor | tuple[Tensor, ...]:
+    def function(**given: Any) -> Any:
         return run(**{called.get(name, name): each for name, each in given.items()})
 
     return update_wrapper(function, run)

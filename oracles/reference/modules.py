@@ -19,8 +19,9 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, lru_cache, partial
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -28,7 +29,6 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from kernel_workbench.oracles import analysis
 from kernel_workbench.oracles.cases.sizes import Sizes
 from kernel_workbench.oracles.op import Case, Workloads
 from kernel_workbench.oracles.reference import (
@@ -50,7 +50,7 @@ from kernel_workbench.oracles.reference.signature import (
     place_of,
 )
 
-Inputs = Sequence[Any] | Mapping[str, Any]
+Inputs = Sequence[Any] | Mapping[str, Any] | Tensor
 _SHORT = (2, 3, 4, 5, 7, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 96, 128, 160, 224, 256)
 _SEVERAL = 4  # of the lengths that a module takes
 _SPREAD = 0.25  # of a parameter's own spread, or of its size
@@ -61,10 +61,11 @@ _NAMES = "mnkpqrst"  # of sizes
 _LOOKED_AT = 2**20  # of an example's numbers
 _FEW_NUMBERS, _FEWEST_NUMBERS = 8, 64  # different ones; of so many
 _ZEROS = 0.02  # of them: random numbers have none
+_MOST_WRONG = 2  # sizes that a run without values takes, and one with values doesn't
 _SINGLE = (torch.float32, torch.float32)
 
 
-def op_of(module: nn.Module, inputs: Inputs | Callable[[], Inputs], name: str = "") -> ReferenceOp:
+def op_of(module: nn.Module, inputs: Inputs | Callable[[], Inputs], name: str = "") -> ModuleOp:
     """Make an op of a module, called NAME_forward.
 
     Args:
@@ -80,7 +81,7 @@ def op_of(module: nn.Module, inputs: Inputs | Callable[[], Inputs], name: str = 
     return _Module.of(module, example, name or f"{type(module).__name__}_forward").op()
 
 
-def op_of_problem(content: Mapping[str, Any], name: str) -> ReferenceOp:
+def op_of_problem(content: Mapping[str, Any], name: str) -> ModuleOp:
     """Make the op of a KernelBench problem: the content of its file. Dropout drops nothing.
 
     Raises OpError.
@@ -93,7 +94,31 @@ def op_of_problem(content: Mapping[str, Any], name: str) -> ReferenceOp:
             each.eval()
         elif isinstance(each, nn.RNNBase | nn.MultiheadAttention):
             each.dropout = 0.0
-    return op_of(model, content["get_inputs"], re.sub(r"\W+", "_", name))
+    made = op_of(model, content["get_inputs"], re.sub(r"\W+", "_", name))
+    return replace(made, initial=content["get_init_inputs"])
+
+
+def solution_of(op: ModuleOp, content: Mapping[str, Any]) -> Callable[..., Any]:
+    """The kernel that a KernelBench solution is: its ModelNew, on the arguments of the op.
+
+    A parameter of ModelNew is the one of Model of its name, else of its place. Raises OpError.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = content["ModelNew"](*op.initial())
+    names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+    theirs = op.module.state
+    if set(names) <= set(theirs.values()):
+        of_name = {name: argument for argument, name in theirs.items()}
+        state = {name: of_name[name] for name in names}
+    elif len(names) == len(theirs):
+        state = dict(zip(names, theirs, strict=True))
+    else:
+        raise OpError(
+            f"{place_of(type(model).forward)}: ModelNew has {len(names)} parameters and buffers, "
+            f"and Model {len(theirs)}; give it the same"
+        )
+    return partial(replace(op.module, module=model).solve, state)
 
 
 def is_problem(content: Mapping[str, Any]) -> bool:
@@ -109,13 +134,14 @@ class _Caller(nn.Module):
         self.module = module
 
     def forward(
-        self, inputs: Mapping[str, Any], changed: Sequence[str]
+        self, inputs: Mapping[str, Any] | tuple[Any, ...], changed: Sequence[str]
     ) -> tuple[Any, list[Tensor]]:
         for each in self.module.modules():
             if isinstance(each, nn.RNNBase):  # which keeps a list of its weights
                 names = each._flat_weights_names  # noqa: SLF001
                 each.__dict__["_flat_weights"] = [getattr(each, name) for name in names]
-        made = self.module(**inputs)
+        positional = isinstance(inputs, tuple)
+        made = self.module(*inputs) if positional else self.module(**dict(inputs))
         return made, [self.module.get_buffer(name) for name in changed]
 
 
@@ -182,7 +208,7 @@ class _Module:
         with one_sentence(written, f"{name}: it fails on its own inputs"):
             _, written_to = made.traced({})
         made = replace(made, changed=written_to)
-        return replace(made, own_axes=made.varying())
+        return replace(made, own_axes=made.varying()).validated()
 
     def traced(
         self, axes: Mapping[tuple[str, int], int]
@@ -242,16 +268,17 @@ class _Module:
             (name, place): size
             for name, (shape, _) in self.shapes.items()
             for place, size in enumerate(shape)
+            if size > 1  # an axis of one is there to be broadcast
         }
         found: list[tuple[frozenset[tuple[str, int]], int]] = []
         left = dict(lengths)
         for alike in ("alone", "same place", "same length"):
             groups: dict[object, set[tuple[str, int]]] = {}
             for at, size in left.items():
-                kind = {"alone": at, "same place": at[1], "same length": None}[alike]
-                groups.setdefault((kind, size), set()).add(at)
-            for (_, size), group in groups.items():
-                axes = frozenset(group)
+                kinds: dict[str, object] = {"alone": at, "same place": at[1], "same length": None}
+                groups.setdefault((kinds[alike], size), set()).add(at)
+            for group in groups.values():
+                axes, size = frozenset(group), lengths[next(iter(group))]
                 other = next((n for n in (size + 1, size - 1, 2 * size, size // 2) if n > 0), 0)
                 tried = (other, 2 * size, size // 2)
                 if axes <= left.keys() and any(n and self._takes(axes, n) for n in tried):
@@ -260,7 +287,56 @@ class _Module:
         found.sort(key=lambda each: min((list(self.shapes).index(n), p) for n, p in each[0]))
         return dict(zip(_size_names(), found, strict=False))
 
-    def op(self) -> ReferenceOp:
+    def solve(self, state: Mapping[str, str], /, **given: Any) -> Any:
+        """Call it on arguments, of which `state` says which parameter each is; its outputs."""
+        tensors = {name: given[name] for name in self.shapes}
+        inputs = tree_map(
+            lambda each: tensors[each.name] if isinstance(each, _Name) else each, self.form
+        )
+        own = {f"module.{name}": given[argument].clone() for name, argument in state.items()}
+        with torch.no_grad():
+            made, _ = torch.func.functional_call(
+                _Caller(self.module), own, (tuple(inputs.values()), ()), tie_weights=False
+            )
+        leaves = [each for each in tree_leaves(made) if isinstance(each, Tensor)]
+        return leaves[0] if len(leaves) == 1 else tuple(leaves)
+
+    def validated(self) -> _Module:
+        """Without the sizes that a run with values doesn't take: operations without check less.
+
+        As few as are to go: one, or two, or all.
+        """
+        names = list(self.own_axes)
+        for count in range(min(len(names), _MOST_WRONG) + 1):
+            for dropped in combinations(names, count):
+                left = [axes for name, axes in self.own_axes.items() if name not in dropped]
+                made = replace(self, own_axes=dict(zip(_size_names(), left, strict=False)))
+                if made.runs():
+                    return made
+        return replace(self, own_axes={})
+
+    def runs(self) -> bool:
+        """Say whether it runs on small tensors, whose whole numbers are the example's first."""
+        sizes = {
+            name: next((n for n in _SHORT if n <= own and self._takes(axes, n)), own)
+            for name, (axes, own) in self.own_axes.items()
+        }
+        draw = torch.Generator().manual_seed(0)
+        tensors = {name: self.own_tensor(name).clone() for name in self.state}
+        try:
+            for name, (_, dtype) in self.shapes.items():
+                shape = self._array(name).shape(sizes)
+                values = torch.randn(shape, generator=draw)
+                if not (dtype.is_floating_point or dtype == torch.bool):
+                    values = self.value(name, sizes, 0)
+                tensors[name] = values.to(dtype)
+            with torch.no_grad():
+                self._called(tensors, ())
+        except Exception:  # noqa: BLE001  # whatever a module raises of another shape
+            return False
+        return True
+
+    def op(self) -> ModuleOp:
         """Make the op. Raises OpError."""
         written = type(self.module).forward
         sizes = {}
@@ -291,13 +367,12 @@ class _Module:
         if not reference.signature.real:
             raise OpError(f"{place_of(written)}: {self.name} takes no tensor of real numbers")
         made = op_of_reference(reference)
-        own = case_of(self.name, self._own_sizes(), _SINGLE, "ci")
-        own = replace(own, why="the module's own sizes")
-        return replace(
-            made,
-            cases=cache(partial(_cases, made, own)),
-            workloads=Workloads(anchors=(own,), on_cpu=(own,), profiled=(own,)),
-        )
+        plain = case_of(self.name, self._own_sizes(), _SINGLE, "ci")
+        case = replace(plain, why="the module's own sizes")
+        parts = {each.name: getattr(made, each.name) for each in fields(made)}
+        parts["cases"] = cache(partial(_cases, made, case))
+        parts["workloads"] = Workloads(anchors=(case,), on_cpu=(case,), profiled=(case,))
+        return ModuleOp(**parts, module=self)
 
     def _own_sizes(self) -> dict[str, int]:
         return {name: own for name, (_, own) in self.own_axes.items()}
@@ -412,41 +487,46 @@ class _Module:
             noise.clamp_(-3, 3)
         return own + _SPREAD * spread * noise
 
-    def _examples(self, seed: int) -> dict[str, Tensor]:
+    def examples(self, seed: int) -> dict[str, Tensor]:
         """The example inputs, drawn from a seed where a function makes them."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             _, tensors = _named(self.module, self.example())
         return tensors
 
-    def _value(
+    def value(self, name: str, sizes: Mapping[str, int], seed: int) -> Tensor:
+        """The first of the example's values along each axis."""
+        own = dict(sizes) == self._own_sizes()
+        whole = self.examples(seed)[name] if own else _first_of(self, seed)[name]
+        for place, length in enumerate(self._array(name).shape(sizes)):
+            whole = _longer(whole, place, length).narrow(place, 0, length)
+        return whole.clone()
+
+    def _given(
         self,
         name: str,
         sizes: Mapping[str, int],
         seed: int,
         draw: torch.Generator,
         *,
-        always: bool = True,
+        always: bool,
     ) -> Tensor | None:
-        """The first of the example's values along each axis; None: drawn as any op's."""
+        """The example's values, where they are needed, or at the own sizes; None: drawn as any."""
         if not always and dict(sizes) != self._own_sizes():
             return None
-        whole = self._examples(seed)[name]
-        shape = self._array(name).shape(sizes)
-        for place, length in enumerate(shape):
-            whole = _longer(whole, place, length).narrow(place, 0, length)
-        return whole.to(draw.device).clone()
+        return self.value(name, sizes, seed).to(draw.device)
 
     def _with_values(self, reference: Reference) -> Reference:
         """Say of which inputs the example's values are needed: without them it isn't finite."""
         written = type(self.module).forward
         nbytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.shapes.values())
         with one_sentence(written, f"{self.name}: to make its inputs failed"):
-            examples = {} if nbytes > _MOST_EXAMPLE else self._examples(0)
+            examples = {} if nbytes > _MOST_EXAMPLE else _first_of(self, 0)
         fixed = {
             name
             for name, (_, dtype) in self.shapes.items()
-            if not dtype.is_floating_point or (name in examples and _is_structured(examples[name]))
+            if not (dtype.is_floating_point or dtype == torch.bool)
+            or (dtype != torch.bool and name in examples and _is_structured(examples[name]))
         }
         del examples
         free = [name for name in self.shapes if name not in fixed]
@@ -463,12 +543,25 @@ class _Module:
             self._array(each.name, fixed=each.name in fixed or each.name in self.state)
             for each in reference.signature.arrays
         )
-        values = {name: partial(self._value, name, always=name in fixed) for name in self.shapes}
+        values = {name: partial(self._given, name, always=name in fixed) for name in self.shapes}
         return replace(
             reference,
             signature=replace(reference.signature, arrays=arrays),
             own={**reference.own, **values},
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleOp(ReferenceOp):
+    """An op of a module. initial: of a KernelBench problem, what Model is made of."""
+
+    module: _Module = field(kw_only=True)
+    initial: Callable[[], Sequence[Any]] = field(kw_only=True, default=tuple)
+
+    @property
+    def computed(self) -> tuple[str, ...]:
+        """The outputs that the module returns, without the buffers that it changes."""
+        return self.outputs[: len(self.outputs) - len(self.module.changed)]
 
 
 def _shapes_of(module: _Module, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
@@ -481,6 +574,20 @@ def _kept_shapes(module: _Module, sizes: tuple[tuple[str, int], ...]) -> list[tu
     axes = {at: n for name, n in sizes for at in module.own_axes[name][0]}
     shapes = [shape for shape, _ in module.traced(axes)[0]]
     return [*shapes, *(tuple(module.own_tensor(name).shape) for name in module.changed)]
+
+
+@lru_cache(maxsize=4)
+def _first_of(module: _Module, seed: int) -> dict[str, Tensor]:
+    """The first of the example's values along axes that vary, which small cases have."""
+    varying = {at for axes, _ in module.own_axes.values() for at in axes}
+    made = module.examples(seed)
+    for name, whole in made.items():
+        part = whole
+        for place, length in enumerate(whole.shape):
+            if (name, place) in varying:
+                part = part.narrow(place, 0, min(length, _SHORT[-1]))
+        made[name] = part.clone()
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,8 +652,12 @@ def _is_finite(reference: Reference, written: Function) -> bool:
     """Say whether all outputs are finite on a small case."""
     case = case_of(reference.name, small_sizes(reference), _SINGLE, "ci")
     inputs = reference.inputs(case, torch.device("cpu"))
+    wide = {
+        name: each.double() if isinstance(each, Tensor) and each.is_floating_point() else each
+        for name, each in inputs.items()
+    }
     with one_sentence(written, f"{reference.name}: it fails in float64"), torch.no_grad():
-        outputs = analysis.truth(reference.function, inputs)
+        outputs = reference.function(**wide)
     return all(bool(each.isfinite().all()) for each in outputs if each.is_floating_point())
 
 

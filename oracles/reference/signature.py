@@ -120,7 +120,7 @@ def names_in(axis: Axis) -> set[str]:
     return {axis} if isinstance(axis, str) else set()
 
 
-Function = Callable[..., Tensor | tuple[Tensor, ...]]
+Function = Callable[..., Any]  # tensors, or None where it changes its arguments
 
 
 @dataclass(frozen=True, slots=True)

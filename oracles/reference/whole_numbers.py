@@ -87,7 +87,12 @@ def overwriting(reference: Reference) -> frozenset[str]:
     if not asked:
         return frozenset()
     labels = reference.labels()
-    return frozenset(each.name for each in asked if _overwrites(reference, each, labels[each.name]))
+    places = [
+        each for each in asked if each.name in labels
+    ]  # other numbers, as bytes, place nothing
+    return frozenset(
+        each.name for each in places if _overwrites(reference, each, labels[each.name])
+    )
 
 
 def _overwrites(reference: Reference, array: Array, named: Axis) -> bool:

@@ -31,14 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     options = _parser().read(arguments)
     try:
-        found = _compared(options)
-        write_document(found.document, options)
+        comparison = _compared(options)
+        write_document(comparison.document, options)
     except RecordError as error:
         print(error, file=sys.stderr)
         return ExitStatus.USAGE
-    if options.gate and found.broken is not None:
-        print(found.broken, file=sys.stderr)
-        return ExitStatus.WRONG if found.compared else ExitStatus.INCOMPLETE
+    if options.gate and comparison.broken is not None:
+        print(comparison.broken, file=sys.stderr)
+        return ExitStatus.WRONG if comparison.compared else ExitStatus.INCOMPLETE
     return ExitStatus.RIGHT
 
 
@@ -50,8 +50,8 @@ def _compared(options: argparse.Namespace) -> Comparison:
     for name in options.gpu:
         if not any(name.lower() in gpu.lower() for gpu in predicted):
             raise RecordError(
-                f"--gpu {shown(name)}: no record that is named predicts for it; it selects among "
-                "the predictions of a record of compile, so leave it out or name another"
+                f"--gpu {shown(name)}: none of these records predicts for it; it selects among the "
+                "predictions of a record of compile, so leave it out or name another GPU"
             )
     return compare(sides)
 
@@ -59,9 +59,9 @@ def _compared(options: argparse.Namespace) -> Comparison:
 def _parser() -> CommandLine:
     parser = CommandLine(
         prog=this_program().prefix("compare"),
-        description="Lay records beside one another. The first of each suite is the base: of one "
-        "GPU model the others are FASTER, SLOWER, SAME or AMBIGUOUS; other GPUs, and figures that "
-        "were published or predicted, stand beside it with ratios.",
+        description="Compare records with the first one of their suite. On one GPU model each "
+        "row is FASTER, SLOWER, SAME or AMBIGUOUS; other GPUs, and figures that were published "
+        "or predicted, get ratios without a verdict.",
     )
     parser.add_argument(
         "records",
@@ -73,7 +73,7 @@ def _parser() -> CommandLine:
     parser.add_argument(
         "--gate",
         action="store_true",
-        help="exit status 1 where a row is SLOWER or less accurate; baselines don't count",
+        help="exit status 1 if a row is SLOWER or less accurate; baselines don't count",
     )
     add_forms(parser)
     parser.add_argument(
@@ -81,10 +81,10 @@ def _parser() -> CommandLine:
         action="append",
         default=[],
         metavar="NAME",
-        help="of a record of compile, only predictions for GPUs of this name",
+        help="compile: only predictions for GPUs of this name",
     )
     parser.add_argument(
-        "--details", "--all", action="store_true", help="every row of every table, however many"
+        "--details", "--all", action="store_true", help="show every row of every table"
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""What became less accurate, or more: shown before any speed.
+"""Compare the accuracy of two records; a report shows it before any speed.
 
 Inputs are the same at every run, so a kernel's errors repeat, but for what atomics or another
 version of a compiler move. Errors that grow by more than a tenth are a change, and so is an output
@@ -44,35 +44,37 @@ class AccuracyChange:
 
 
 def accuracy_changes(base: RecordSide, other: RecordSide) -> tuple[list[AccuracyChange], int]:
-    """The changes, and how many rows both sides have."""
+    """Return the changes, and how many rows both sides have."""
     common = [key for key in base.judged if key in other.judged]
-    found = []
+    changes = []
     for key in common:
         before, after = base.judged[key], other.judged[key]
-        given_up = [each for each in other.left_out(key) if each not in base.left_out(key)]
+        given_up = [problem for problem in other.left_out(key) if problem not in base.left_out(key)]
         change = _change(before, after)
         if given_up:
-            told = f"{_told(after)}, without {', '.join(given_up)}"
-            change = AccuracyChange(key, "LESS ACCURATE", _told(before), told, after.gates)
+            without = f"{_status_text(after)}, without {', '.join(given_up)}"
+            change = AccuracyChange(
+                key, "LESS ACCURATE", _status_text(before), without, after.gates
+            )
         if change is not None:
-            found.append(change)
-    return found, len(common)
+            changes.append(change)
+    return changes, len(common)
 
 
 def accuracy_part(
     base: RecordSide, other: RecordSide
 ) -> tuple[ReportPart | None, list[AccuracyChange]]:
-    """The part of a report; None where the sides share no row whose accuracy is known."""
+    """Return the part of a report; None where the sides share no row whose accuracy is known."""
     changes, common = accuracy_changes(base, other)
     if not common:
         return None, []
-    of_kind = {kind: [each for each in changes if each.kind == kind] for kind in _TONES}
+    of_kind = {kind: [change for change in changes if change.kind == kind] for kind in _TONES}
 
     def fields(tone: Tone) -> list[Field[AccuracyChange]]:
         return [
-            *name_fields(lambda each: each.key),
-            text(base.letter, lambda each: each.before),
-            text(other.letter, lambda each: Cell(each.after, tone=tone)),
+            *name_fields(lambda change: change.key),
+            text(base.letter, lambda change: change.before),
+            text(other.letter, lambda change: Cell(change.after, tone=tone)),
         ]
 
     tables = [
@@ -96,7 +98,7 @@ def accuracy_part(
 
 def _change(before: JudgedRow, after: JudgedRow) -> AccuracyChange | None:
     kind: Kind | None = None
-    told = _told(before), _told(after)
+    words = _status_text(before), _status_text(after)
     if before.status != after.status:
         if before.status not in _KNOWN or after.status not in _KNOWN:
             kind = "OTHER STATUS"
@@ -112,31 +114,31 @@ def _change(before: JudgedRow, after: JudgedRow) -> AccuracyChange | None:
         if _extent(grown) > GROWTH:
             kind = "LESS ACCURATE" if grown > 1 else "MORE ACCURATE"
             if name is not None:
-                told = (
-                    f"{told[0]}, rmse of {name} {number(before.rmse[name])}",
-                    f"{told[1]}, rmse of {name} {number(after.rmse[name])}",
+                words = (
+                    f"{words[0]}, rmse of {name} {number(before.rmse[name])}",
+                    f"{words[1]}, rmse of {name} {number(after.rmse[name])}",
                 )
     if kind is None:
         return None
-    return AccuracyChange(after.key, kind, *told, gates=after.gates)
+    return AccuracyChange(after.key, kind, *words, gates=after.gates)
 
 
 def _growth(before: float | None, after: float | None) -> float:
-    """How many times as large an error became, NaN being the largest; 1 where one isn't known."""
+    """Return how many times as large an error became, NaN being the largest; 1 if unknown."""
     if before is None or after is None:
         return 1.0
-    before, after = (math.inf if math.isnan(each) else each for each in (before, after))
+    before, after = (math.inf if math.isnan(item) else item for item in (before, after))
     if before == after:
         return 1.0
     return math.inf if before == 0 or math.isinf(after) else after / before
 
 
 def _extent(growth: float) -> float:
-    """How far from 1 a factor is, either way."""
+    """Return how far from 1 a factor is, either way."""
     return math.inf if growth == 0 else max(growth, 1 / growth)
 
 
-def _told(row: JudgedRow) -> str:
+def _status_text(row: JudgedRow) -> str:
     rule = f" by {row.rule}" if row.rule else ""
     worst = "" if row.worst_ratio is None else f", worst {ratio(row.worst_ratio)}"
     return f"{row.status}{rule}{worst}"

@@ -42,7 +42,7 @@ class EnergyRatio:
     error: float | None
 
     @property
-    def told(self) -> str:
+    def word(self) -> str:
         """LESS, MORE, or that the error leaves it open."""
         if self.error is None or abs(self.value - 1) <= self.error:
             return "OPEN"
@@ -50,15 +50,15 @@ class EnergyRatio:
 
 
 def energy_ratio(base: EnergyRow, other: EnergyRow, *, one_board: bool) -> EnergyRatio:
-    """The ratio of two rows that both have an energy.
+    """Return the ratio of two rows that both have an energy.
 
     J/TFLOP has the same ratio, as the two rows count the same flops.
     """
     value = other.joules / base.joules
     errors = [
-        each.row.energy_error_j / each.joules
-        for each in (base, other)
-        if each.row.energy_error_j is not None
+        row.row.energy_error_j / row.joules
+        for row in (base, other)
+        if row.row.energy_error_j is not None
     ]
     if len(errors) < 2 and one_board:
         return EnergyRatio(value, None)
@@ -67,7 +67,7 @@ def energy_ratio(base: EnergyRow, other: EnergyRow, *, one_board: bool) -> Energ
 
 
 def energy_part(base: RecordSide, others: Sequence[RecordSide]) -> tuple[ReportPart, int]:
-    """The part of a report on records of profile, and how many rows it has.
+    """Return the part of a report on records of profile, and how many rows it has.
 
     No verdict, but a word on what the errors allow.
     """
@@ -100,22 +100,22 @@ def _table(
     base: RecordSide, other: RecordSide, pairs: PairedRows[EnergyRow], *, one_board: bool
 ) -> Table:
     def ratio(pair: RowPair[EnergyRow]) -> Cell:
-        found = energy_ratio(pair.base, pair.other, one_board=one_board)
-        error = "" if found.error is None else f" +-{found.error:.2f}"
+        energies = energy_ratio(pair.base, pair.other, one_board=one_board)
+        error = "" if energies.error is None else f" +-{energies.error:.2f}"
         transient = [
             side.letter
-            for side, each in ((base, pair.base), (other, pair.other))
-            if each.row.validity == "transient"
+            for side, row in ((base, pair.base), (other, pair.other))
+            if row.row.validity == "transient"
         ]
         doubt = f" ({' and '.join(transient)} transient)" if transient else ""
-        return Cell(f"{times(found.value)}{error} {found.told}{doubt}", found.value)
+        return Cell(f"{times(energies.value)}{error} {energies.word}{doubt}", energies.value)
 
     def both(
         title: str, value: Callable[[EnergyRow], float | None], note: str, *, rank: int, digits: int
     ) -> Field[RowPair[EnergyRow]]:
         def cell(pair: RowPair[EnergyRow]) -> str:
             values = (value(pair.base), value(pair.other))
-            return " / ".join("-" if each is None else f"{each:,.{digits}f}" for each in values)
+            return " / ".join("-" if value is None else f"{value:,.{digits}f}" for value in values)
 
         return Column(title, "number", note, rank=rank), cell
 
@@ -124,9 +124,9 @@ def _table(
         (Column(f"{base.letter} mJ", "number"), lambda pair: _joules(pair.base)),
         (Column(f"{other.letter} mJ", "number"), lambda pair: _joules(pair.other)),
         (Column("ratio", "number", "of energy, and of J/TFLOP: the flops are the same"), ratio),
-        both("W", lambda each: each.row.power_w, "power, of either", rank=1, digits=0),
-        both("SM MHz", lambda each: each.sm_clock_mhz, "clock, of either", rank=1, digits=0),
-        both("J/TFLOP", lambda each: each.row.joules_per_tflop, "of either", rank=2, digits=2),
+        both("W", lambda item: item.row.power_w, "power, of either", rank=1, digits=0),
+        both("SM MHz", lambda item: item.sm_clock_mhz, "clock, of either", rank=1, digits=0),
+        both("J/TFLOP", lambda item: item.row.joules_per_tflop, "of either", rank=2, digits=2),
     ]
     return table_of(
         f"Energy of a call: {other.letter} beside {base.letter}",
@@ -137,7 +137,7 @@ def _table(
 
 
 def _weighed(pair: RowPair[EnergyRow]) -> Weighed:
-    """Of the same inputs alone: the suite gives a case several, and its weight is of each."""
+    """Return the row for a weighted total, which sums rows of the same inputs alone."""
     key, base, other = pair.key, pair.base, pair.other
     inputs = "" if key.distribution == "normal" else f", {key.distribution} inputs"
     kernel = f"{key.kernel}{inputs}"

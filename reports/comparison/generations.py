@@ -55,8 +55,8 @@ class Mean:
 
 
 def geometric_mean(ratios: Sequence[float]) -> Mean:
-    """The geometric mean of at least one ratio, with a t-interval on the logarithms."""
-    logs = [math.log(each) for each in ratios]
+    """Return the geometric mean of at least one ratio, with a t-interval on the logarithms."""
+    logs = [math.log(value) for value in ratios]
     centre = statistics.fmean(logs)
     if len(logs) < 2:
         return Mean(math.exp(centre), None, len(logs))
@@ -70,24 +70,25 @@ def geometric_mean(ratios: Sequence[float]) -> Mean:
 def generations_part(
     base: RecordSide, others: Sequence[RecordSide], reasons: Sequence[str]
 ) -> tuple[ReportPart, int]:
-    """The part of a report on records that no verdict can be given on, and how many rows it has.
+    """Return the part on records that no verdict can be given on, and its number of rows.
 
-    reasons: why each of `others` is here: another GPU, or figures that weren't measured.
+    Args:
+        reasons: why each of `others` is here: another GPU, or figures that weren't measured.
     """
-    paired = [pair_speeds(base, each) for each in others]
+    paired = [pair_speeds(base, other) for other in others]
     keys = dict.fromkeys(pair.key for pairs in paired for pair in pairs.pairs)
     tables = [
         _means(base, others, paired),
         *(_fastest(base, side) for side in others),
         *_rows(base, others, paired, keys),
     ]
-    notes = [f"{named(each)}: {reason}" for each, reason in zip(others, reasons, strict=True)]
+    notes = [f"{named(other)}: {reason}" for other, reason in zip(others, reasons, strict=True)]
     for side in (base, *others):
         if side.empty_call_us is not None:
             empty = f"an empty call takes {figure(side.empty_call_us)} us, part of every time"
             notes.append(f"{named(side)}: {empty}")
         disturbed = sum(
-            bool(each.evidence and each.evidence.disturbed) for each in side.speeds.values()
+            bool(row.evidence and row.evidence.disturbed) for row in side.speeds.values()
         )
         if disturbed:
             notes.append(f"{named(side)}: {count(disturbed, 'row')} timed beside other work")
@@ -95,7 +96,7 @@ def generations_part(
         notes += renamed_notes(base, side, pairs)
         tables += dropped_tables(pairs, f": {named(side)} beside {base.letter}")
     sentence = (
-        f"{count(len(keys), 'row')} of {', '.join(each.letter for each in others)} beside "
+        f"{count(len(keys), 'row')} of {', '.join(other.letter for other in others)} beside "
         f"{named(base)}; ratios, and no verdict"
     )
     part = ReportPart(
@@ -112,12 +113,12 @@ def generations_part(
 
 def _sources(side: RecordSide) -> list[tuple[str, str]]:
     """Where figures that weren't measured are from."""
-    told = dict.fromkeys(each.row.source for each in side.speeds.values())
-    return [(f"{side.letter} is from", each) for each in told if each]
+    sources = dict.fromkeys(row.row.source for row in side.speeds.values())
+    return [(f"{side.letter} is from", source) for source in sources if source]
 
 
 class _MeanOf(NamedTuple):
-    """What a mean is of, and the ratios of its rows."""
+    """A mean, with the record and the kernels that it is of."""
 
     side: RecordSide
     of: str
@@ -144,11 +145,11 @@ def _means(
         ]
         rows += [_MeanOf(side, of, _mean_of(ratios)) for of, ratios in means.items() if ratios]
     fields: list[Field[_MeanOf]] = [
-        text("record", lambda each: named(each.side), group=True),
-        text("kernel", lambda each: each.of),
-        number("mean", lambda each: each.mean.value, times),
+        text("record", lambda mean_of: named(mean_of.side), group=True),
+        text("kernel", lambda mean_of: mean_of.of),
+        number("mean", lambda mean_of: mean_of.mean.value, times),
         (Column("95 %", "number", "t-interval on the logarithms"), _interval),
-        number("cases", lambda each: each.mean.cases, note="that both records have"),
+        number("cases", lambda mean_of: mean_of.mean.cases, note="that both records have"),
     ]
     title = f"Geometric mean: how many times as fast as {named(base)}"
     return table_of(title, fields, rows, least=20)
@@ -163,7 +164,7 @@ def _mean_of(ratios: Iterable[_OfCase]) -> Mean:
     of_cases: dict[str, list[float]] = defaultdict(list)
     for case, ratio in ratios:
         of_cases[case].append(ratio)
-    return geometric_mean([statistics.geometric_mean(each) for each in of_cases.values()])
+    return geometric_mean([statistics.geometric_mean(of_case) for of_case in of_cases.values()])
 
 
 def _rows(
@@ -172,8 +173,8 @@ def _rows(
     paired: Sequence[PairedRows[TimedRow]],
     keys: Iterable[Key],
 ) -> Iterator[Table]:
-    """A column for each record: the time of a call; and what a second of it does."""
-    found = [{pair.key: pair.other for pair in pairs.pairs} for pairs in paired]
+    """Yield a column for each record: the time of a call; and what a second of it does."""
+    rows_of = [{pair.key: pair.other for pair in pairs.pairs} for pairs in paired]
     ours = {key: base.speeds[key] for key in keys}
 
     def compared(side: RecordSide, rows: dict[Key, TimedRow]) -> Field[Key]:
@@ -192,11 +193,11 @@ def _rows(
     times_us: list[Field[Key]] = [
         *names,
         number(named(base), lambda key: ours[key].time_us, microseconds),
-        *map(compared, others, found),
+        *map(compared, others, rows_of),
     ]
     title = f"Time of a call in us, and how many times as fast as {base.letter}"
     yield table_of(title, times_us, ours, least=3)
-    rates = list(map(rated, (base, *others), (ours, *found)))
+    rates = list(map(rated, (base, *others), (ours, *rows_of)))
     having = [key for key in ours if any(_text(cell(key)) != "-" for _, cell in rates)]
     title = "Rate, and shares of each machine's own roofs"
     yield table_of(title, [*names, *rates], having, _SHARES, level="details")
@@ -214,9 +215,11 @@ def _compared(base: TimedRow, other: TimedRow) -> Cell:
 def _rate(timed: TimedRow) -> Cell:
     row, rate = timed.row, timed.rate
     shares = (row.share_of_peak, row.share_of_ceiling, row.share_of_clocked_peak)
-    told = "/".join("-" if each is None else f"{100 * each:.0f}" for each in shares)
+    words = "/".join(
+        "-" if share_value is None else f"{100 * share_value:.0f}" for share_value in shares
+    )
     texts = [] if rate is None else [rate_text(*rate)]
-    texts += [] if told == "-/-/-" else [f"{told} %"]
+    texts += [] if words == "-/-/-" else [f"{words} %"]
     return Cell(" ".join(texts) or "-", rate and rate[0])
 
 
@@ -241,7 +244,7 @@ def _whole(side: RecordSide) -> dict[Key, dict[str, TimedRow]]:
 
 
 def _fastest_rows(base: RecordSide, other: RecordSide) -> list[_Fastest]:
-    """The fastest rows of the cases on which both records have a kernel by the same name.
+    """Return the fastest rows of the cases on which both records have a kernel by the same name.
 
     A kernel that one record lacks says nothing of the machines.
     """
@@ -259,7 +262,7 @@ def _fastest_rows(base: RecordSide, other: RecordSide) -> list[_Fastest]:
 
 
 def _fastest_named(base: RecordSide, other: RecordSide, rows: Sequence[_Fastest]) -> str:
-    """`fastest that both have: flash of A, torch_cudnn of B`."""
+    """Return `fastest that both have: flash of A, torch_cudnn of B`."""
 
     def kernels(side: RecordSide, fastest: Iterable[TimedRow]) -> str:
         return f"{', '.join(dict.fromkeys(row.key.kernel for row in fastest))} of {side.letter}"
@@ -270,9 +273,9 @@ def _fastest_named(base: RecordSide, other: RecordSide, rows: Sequence[_Fastest]
 
 def _fastest(base: RecordSide, other: RecordSide) -> Table:
     fields: list[Field[_Fastest]] = [
-        text("case", lambda each: f"{each.place.op} {case_text(each.place)}", below=True),
-        text(named(base), lambda each: _fast(each.base, each.base)),
-        text(named(other), lambda each: _fast(each.other, each.base)),
+        text("case", lambda case: f"{case.place.op} {case_text(case.place)}", below=True),
+        text(named(base), lambda case: _fast(case.base, case.base)),
+        text(named(other), lambda case: _fast(case.other, case.base)),
     ]
     title = f"The fastest of the kernels that {base.letter} and {other.letter} have"
     return table_of(title, fields, _fastest_rows(base, other), _FASTEST, level="details")

@@ -1,4 +1,4 @@
-"""Which rows of two sides are held against one another, and why others aren't."""
+"""Pair the rows of two sides, and say why other rows aren't compared."""
 
 from __future__ import annotations
 
@@ -165,7 +165,8 @@ def _apart(
 ) -> tuple[list[Dropped], tuple[Dropped, ...]]:
     """Rows of one side: those that the other has under another distribution or cache, and the rest.
 
-    ours, theirs: without those that found one another.
+    Args:
+        ours, theirs: without those that found one another.
     """
     near: dict[tuple[str, str, str], list[Key]] = defaultdict(list)
     for key in theirs:
@@ -177,16 +178,16 @@ def _apart(
         if not candidates:
             unmatched.append(Dropped(key, f"not in {other.letter}"))
             continue
-        found = candidates.pop(0)
-        told = [
+        nearest = candidates.pop(0)
+        differences = [
             f"the {what} is {mine} in {base.letter} and {its} in {other.letter}"
             for what, mine, its in (
-                ("distribution of inputs", key.distribution, found.distribution),
-                ("cache", key.cache, found.cache),
+                ("distribution of inputs", key.distribution, nearest.distribution),
+                ("cache", key.cache, nearest.cache),
             )
             if mine != its
         ]
-        differing.append(Dropped(key, "; ".join(told)))
+        differing.append(Dropped(key, "; ".join(differences)))
     unmatched += [
         Dropped(key, f"not in {base.letter}") for candidates in near.values() for key in candidates
     ]
@@ -194,7 +195,7 @@ def _apart(
 
 
 def _refusal(ours: _Row, theirs: _Row, base: RecordSide, other: RecordSide) -> str | None:
-    """Why two rows of one name aren't compared."""
+    """Return why two rows of one name aren't compared."""
     differ = _inputs_differ(ours.row.case, theirs.row.case, base, other)
     if differ is not None:
         return differ
@@ -204,20 +205,20 @@ def _refusal(ours: _Row, theirs: _Row, base: RecordSide, other: RecordSide) -> s
             f"not the same work: {', '.join(mine) or 'nothing'} is left out in {base.letter} and "
             f"{', '.join(its) or 'nothing'} in {other.letter}"
         )
-    for each, side in ((ours, base), (theirs, other)):
-        accuracy = each.row.accuracy
-        if each.row.status == "wrong" or accuracy == "failed":
+    for row, side in ((ours, base), (theirs, other)):
+        accuracy = row.row.accuracy
+        if row.row.status == "wrong" or accuracy == "failed":
             return f"its accuracy failed in {side.letter}"
-        lack = each.lack(side.letter)
+        lack = row.lack(side.letter)
         if lack is not None:
             return lack
         if side.figures == "measured" and accuracy != "passed":
-            told = "was never checked" if accuracy is None else f"is told as: {accuracy}"
-            return f"its accuracy {told} in {side.letter}"
-    flops, others = ours.row.flops, theirs.row.flops
-    if flops is not None and others is not None and flops != others:
+            checked = "was never checked" if accuracy is None else f"is recorded as: {accuracy}"
+            return f"its accuracy {checked} in {side.letter}"
+    flops, its_flops = ours.row.flops, theirs.row.flops
+    if flops is not None and its_flops is not None and flops != its_flops:
         return (
-            f"not the same work: {flops:,} flops are counted in {base.letter} and {others:,} in "
+            f"not the same work: {flops:,} flops are counted in {base.letter} and {its_flops:,} in "
             f"{other.letter}"
         )
     return None
@@ -226,24 +227,24 @@ def _refusal(ours: _Row, theirs: _Row, base: RecordSide, other: RecordSide) -> s
 def _inputs_differ(
     ours: CaseInfo, theirs: CaseInfo, base: RecordSide, other: RecordSide
 ) -> str | None:
-    """How two cases of one id differ; a case of an import is known by its id alone."""
+    """Return how two cases of one id differ; a case of an import is known by its id alone."""
     kinds = {base.figures, other.figures}
     if "imported" in kinds:
         return None
     fields = ["sizes", "dtype", "options"]
     if kinds == {"measured"}:
         fields += ["layout", "distribution", "seed"]
-    for each in fields:
-        mine, its = getattr(ours, each), getattr(theirs, each)
+    for field_name in fields:
+        mine, its = getattr(ours, field_name), getattr(theirs, field_name)
         if mine != its:
             return (
-                f"other inputs: {each} {_told(mine)} in {base.letter} and {_told(its)} in "
-                f"{other.letter}"
+                f"other inputs: {field_name} {_value_text(mine)} in {base.letter} and "
+                f"{_value_text(its)} in {other.letter}"
             )
     return None
 
 
-def _told(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, dict):
         return " ".join(f"{name}={size}" for name, size in value.items())
     if isinstance(value, tuple):

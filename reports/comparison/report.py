@@ -11,7 +11,7 @@ from kernel_workbench.reports.comparison.accuracy import AccuracyChange, accurac
 from kernel_workbench.reports.comparison.energy import energy_part
 from kernel_workbench.reports.comparison.generations import generations_part
 from kernel_workbench.reports.comparison.rule import SpeedVerdict
-from kernel_workbench.reports.comparison.speed import ComparedRow, hold, speed_part
+from kernel_workbench.reports.comparison.speed import ComparedRow, compare_speeds, speed_part
 from kernel_workbench.reports.comparison.tables import named
 from kernel_workbench.reports.document.model import Document, ReportPart
 from kernel_workbench.reports.phrases import count, shown
@@ -32,10 +32,10 @@ _WORST = (
 
 @dataclass(slots=True)
 class Comparison:
-    """What a comparison found: the parts of its report, accuracy first, and what a gate asks."""
+    """The parts of a comparison, accuracy first, and the rows and changes that a gate counts."""
 
     parts: list[ReportPart] = field(default_factory=list)
-    held: list[ComparedRow] = field(default_factory=list)
+    rows: list[ComparedRow] = field(default_factory=list)
     changes: list[AccuracyChange] = field(default_factory=list)
     compared: bool = False
 
@@ -46,11 +46,12 @@ class Comparison:
 
     @property
     def broken(self) -> str | None:
-        """What a gate refuses, in a sentence; baselines' rows don't count."""
+        """Why a gate is shut, in a sentence. None: it is open. Baselines' rows don't count."""
         slower = sum(
-            each.judgement.verdict is SpeedVerdict.SLOWER and each.pair.gates for each in self.held
+            compared.judgement.verdict is SpeedVerdict.SLOWER and compared.pair.gates
+            for compared in self.rows
         )
-        worse = sum(each.kind == "LESS ACCURATE" and each.gates for each in self.changes)
+        worse = sum(change.kind == "LESS ACCURATE" and change.gates for change in self.changes)
         if not self.compared:
             return "the gate is shut: no row was compared"
         if not slower and not worse:
@@ -61,39 +62,52 @@ class Comparison:
 
 
 def compare(sides: Sequence[RecordSide]) -> Comparison:
-    """Lay the sides beside one another. Raises RecordError where they can't be."""
+    """Compare records of each suite with the first of the suite.
+
+    Returns:
+        The parts of a report, and the rows and changes that a gate counts.
+
+    Raises:
+        RecordError: no two sides can be compared.
+
+    Example:
+        >>> comparison = compare([*read_sides(Path("a.jsonl")), *read_sides(Path("b.jsonl"))])
+        >>> comparison.broken is None  # no row of ours got slower or less accurate
+    """
     for number, side in enumerate(sides):  # A to Z, then AA, BB and so on
         side.letter = ascii_uppercase[number % 26] * (number // 26 + 1)
     _refuse(sides)
-    found = Comparison()
+    comparison = Comparison()
     speeds: list[ReportPart] = []
     for suite in ("accuracy", "bench", "profile"):
-        group = [each for each in sides if each.suite == suite]
+        group = [side for side in sides if side.suite == suite]
         if len(group) < 2:
             continue
-        base, *others = group
-        for other in others:
+        base, *rest = group
+        for other in rest:
             part, changes = accuracy_part(base, other)
             if part is not None:
-                found.parts.append(part)
-                found.changes += changes
-                found.compared = True
+                comparison.parts.append(part)
+                comparison.changes += changes
+                comparison.compared = True
         if suite == "bench":
-            speeds += _speeds(base, others, found)
+            speeds += _speeds(base, rest, comparison)
         elif suite == "profile":
-            part, rows = energy_part(base, others)
+            part, rows = energy_part(base, rest)
             speeds.append(part)
-            found.compared |= rows > 0
-    found.parts += speeds
-    if not found.parts:
-        empty = ", ".join(shown(each.path) for each in sides)
+            comparison.compared |= rows > 0
+    comparison.parts += speeds
+    if not comparison.parts:
+        empty = ", ".join(shown(side.path) for side in sides)
         raise RecordError(f"{empty}: no row that both have was tried; run them again")
-    found.parts.insert(0, _head(sides, found))
-    return found
+    comparison.parts.insert(0, _head(sides, comparison))
+    return comparison
 
 
-def _speeds(base: RecordSide, others: Sequence[RecordSide], found: Comparison) -> list[ReportPart]:
-    """A verdict for each other side of the base's model; the rest side by side."""
+def _speeds(
+    base: RecordSide, others: Sequence[RecordSide], comparison: Comparison
+) -> list[ReportPart]:
+    """Return a verdict for each other side of the base's model; the rest side by side."""
     parts: list[ReportPart] = []
     beside: dict[str, str] = {}
     for other in others:
@@ -101,20 +115,20 @@ def _speeds(base: RecordSide, others: Sequence[RecordSide], found: Comparison) -
         if reason is not None:
             beside[other.letter] = reason
             continue
-        speeds = hold(base, other)
-        found.held += speeds.held
-        found.compared |= bool(speeds.held)
+        speeds = compare_speeds(base, other)
+        comparison.rows += speeds.rows
+        comparison.compared |= bool(speeds.rows)
         parts.append(speed_part(base, other, speeds))
     if beside:
-        without = [each for each in others if each.letter in beside]
+        without = [other for other in others if other.letter in beside]
         part, rows = generations_part(base, without, list(beside.values()))
         parts.append(part)
-        found.compared |= rows > 0
+        comparison.compared |= rows > 0
     return parts
 
 
 def _no_verdict(base: RecordSide, other: RecordSide) -> str | None:
-    """Why two sides are laid side by side only; None: a verdict can be given."""
+    """Return why two sides are laid side by side only; None: a verdict can be given."""
     for side in (other, base):
         if side.figures in ("predicted", "published"):
             return f"figures of {side.letter} are {side.figures}, not measured here"
@@ -135,82 +149,83 @@ def _refuse(sides: Sequence[RecordSide]) -> None:
                 f"{shown(first.path)} is {first.header.protocol}: the rules behind the figures "
                 "differ; run both with one checkout"
             )
-    suites = [each.suite for each in sides]
+    suites = [side.suite for side in sides]
     if len(set(suites)) == len(suites):
-        told = ", ".join(f"{shown(each.path)} of {each.header.suite}" for each in sides)
+        named = ", ".join(f"{shown(side.path)} of {side.header.suite}" for side in sides)
         raise RecordError(
-            f"records are compared with others of their suite, and there are {told}; name two of "
+            f"records are compared with others of their suite, and there are {named}; name two of "
             "one suite"
         )
 
 
-def _head(sides: Sequence[RecordSide], found: Comparison) -> ReportPart:
-    """What is compared: the worst verdict, those of all parts, and a line for each side."""
-    suites = [each.suite for each in sides]
-    several = len(found.parts) > 1
-    notes = [f"{each.title}: {each.verdict}" for each in found.parts if several]
+def _head(sides: Sequence[RecordSide], comparison: Comparison) -> ReportPart:
+    """Return the first part: the worst verdict, the verdict of each part, a line for each side."""
+    suites = [side.suite for side in sides]
+    several = len(comparison.parts) > 1
+    notes = [f"{part.title}: {part.verdict}" for part in comparison.parts if several]
     notes += [
-        f"{each.letter}, of {each.header.suite}: no other record of it to hold it against"
-        for each in sides
-        if suites.count(each.suite) < 2
+        f"{side.letter}, of {side.header.suite}: there is no other record of this suite to "
+        "compare it with"
+        for side in sides
+        if suites.count(side.suite) < 2
     ]
-    notes += [each.problem for each in sides if each.problem is not None]
-    for each in sides:
-        tried = {key[:2] for key in (*each.speeds, *each.judged, *each.energies)}
-        notes += [f"in {each.letter} {told}" for told in part_notes(each.header, tried)]
+    notes += [side.problem for side in sides if side.problem is not None]
+    for side in sides:
+        tried = {key[:2] for key in (*side.speeds, *side.judged, *side.energies)}
+        notes += [f"in {side.letter} {note}" for note in part_notes(side.header, tried)]
     notes += [
-        f"{each.letter} has {count(each.twice, 'row')} more than once: the first is taken"
-        for each in sides
-        if each.twice
+        f"{side.letter} has {count(side.twice, 'row')} more than once: the first is taken"
+        for side in sides
+        if side.twice
     ]
     compiled = list(
-        dict.fromkeys(str(each.path) for each in sides if each.header.suite == "compile")
+        dict.fromkeys(str(side.path) for side in sides if side.header.suite == "compile")
     )
     if len(compiled) > 1:
         notes.append(
-            "what changed in compiled code is told by: "
+            "changes in compiled code are shown by: "
             + this_program().command("report", [compiled[1], "--against", compiled[0]])
         )
     notes += _imported(sides)
-    notes += _differing([each for each in sides if each.figures == "measured"])
+    notes += _differing([side for side in sides if side.figures == "measured"])
     sentence = f"{count(len(sides), 'record')}, {sides[0].letter} the base"
-    worst = min(found.parts, key=lambda each: _WORST.index(each.verdict))
+    worst = min(comparison.parts, key=lambda item: _WORST.index(item.verdict))
     return ReportPart(
         "",
         worst.verdict,
         worst.tone,
         sentence,
         notes,
-        facts=[(named(each), _described(each)) for each in sides],
-        environment=[(f"{each.letter} began", each.header.started_at) for each in sides],
+        facts=[(named(side), _described(side)) for side in sides],
+        environment=[(f"{side.letter} began", side.header.started_at) for side in sides],
         closing=f"{sentence}; --details shows every row of every table",
     )
 
 
 def _imported(sides: Sequence[RecordSide]) -> list[str]:
-    told = []
+    words = []
     for side in sides:
         if side.figures == "imported":
             reason = side.header.environment.missing.get("device_name")
-            told.append(
+            words.append(
                 f"{side.letter} is an import of pytest-benchmark: no clocks, so unconfirmed; "
                 "accuracy not known; cold cache and normal inputs are taken for granted where it "
                 "doesn't say" + (f"; {reason}" if reason else "")
             )
-    return told
+    return words
 
 
 def _differing(measured: Sequence[RecordSide]) -> list[str]:
-    """What differs in the software and the set-up of measured sides, beside the first."""
-    told = []
+    """Return how measured sides' software and set-up differ from the first side's."""
+    words = []
     for side in measured[1:]:
         first = measured[0]
         base, other = first.header.environment, side.header.environment
         letters = f"{first.letter} and {side.letter}"
         if None not in (base.tree, other.tree) and base.tree != other.tree:
-            told.append(f"{letters} ran different trees of the checkout")
+            words.append(f"{letters} ran different trees of the checkout")
         its_files = side.header.files
-        told += [
+        words += [
             f"{letters} ran different versions of {path}"
             for path, mine in first.header.files.items()
             if its_files.get(path, mine) != mine
@@ -222,12 +237,12 @@ def _differing(measured: Sequence[RecordSide]) -> list[str]:
             (name.replace("_", " "), getattr(base, name), getattr(other, name))
             for name in ("driver", "cuda", "python", "power_limit_w", "ecc", "fp_fusion")
         ]
-        told += [
+        words += [
             f"{name} differs: {mine} in {first.letter}, {its} in {side.letter}"
             for name, mine, its in pairs
             if mine != its and mine is not None and its is not None
         ]
-    return told
+    return words
 
 
 def _described(side: RecordSide) -> str:

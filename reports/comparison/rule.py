@@ -1,4 +1,4 @@
-"""Whether one side is faster than the other, or neither, or whether that can't be told.
+"""Decide whether one side is FASTER, SLOWER or the SAME, or whether it is AMBIGUOUS.
 
 Samples aren't independent: where a call's memory lies moves those that are taken there together,
 and what a process has alone, and how warm the card is, all of a process's. So a side of one process
@@ -63,7 +63,7 @@ _STEPS = 1.5
 
 
 class SpeedVerdict(StrEnum):
-    """What a side is, held against the base."""
+    """A side compared with the base."""
 
     FASTER = "FASTER"
     SLOWER = "SLOWER"
@@ -82,16 +82,17 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a side's samples say of a row.
+    """The time of a row on one side, as its samples show it.
 
-    time_us    what a call takes
-    cycles     the same in cycles of the SMs; None where their clock wasn't measured
-    spread     False: the centre alone is known
-    processes  that were timed; 0: no samples are there, only figures made of them
-    step_us    of the timer, as far as the samples show it
-    launches   kernels on the device that a call is; 0 where that isn't known
-    began      when the first and the last process started, in ISO 8601, UTC; "" where not known
-    disturbed  what else ran meanwhile that may be in its times; "": nothing that is known
+    Attributes:
+        time_us: what a call takes.
+        cycles: the same in cycles of the SMs; None where their clock wasn't measured.
+        spread: False: the centre alone is known.
+        processes: that were timed; 0: no samples are there, only figures made of them.
+        step_us: of the timer, as far as the samples show it.
+        launches: kernels on the device that a call is; 0 where that isn't known.
+        began: when the first and the last process started, in ISO 8601, UTC; "" where not known.
+        disturbed: what else ran meanwhile that may be in its times; "": nothing that is known.
     """
 
     time_us: Interval
@@ -104,12 +105,12 @@ class Evidence:
     disturbed: str = ""
 
     def in_turn(self, other: Evidence) -> bool:
-        """Whether both are of several processes, some of one between those of the other."""
+        """True if both sides ran in several processes, some of one between those of the other."""
         several = self.processes > 1 and other.processes > 1
-        known = all((*self.began, *other.began))
+        dated = all((*self.began, *other.began))
         return (
             several
-            and known
+            and dated
             and self.began[0] <= other.began[1]
             and other.began[0] <= self.began[1]
         )
@@ -119,10 +120,11 @@ class Evidence:
 class Judgement:
     """The verdict on a row.
 
-    change         of the time, relative to the base: 0.02 is 2 % slower
-    cycles_change  of the cycles; None where a side has no clock
-    confirmed      of FASTER and SLOWER: in cycles too; None where a side has no clock
-    reason         why it is AMBIGUOUS
+    Attributes:
+        change: of the time, relative to the base: 0.02 is 2 % slower.
+        cycles_change: of the cycles; None where a side has no clock.
+        confirmed: of FASTER and SLOWER: in cycles too; None where a side has no clock.
+        reason: why it is AMBIGUOUS.
     """
 
     verdict: SpeedVerdict
@@ -133,21 +135,23 @@ class Judgement:
 
 
 def interval_of_samples(samples: Sequence[float]) -> Interval:
-    """The median of one process's samples, and their quartiles."""
+    """Return the median of one process's samples, and their quartiles."""
     ordered = sorted(samples)
     return Interval(_at(ordered, 0.25), _at(ordered, 0.5), _at(ordered, 0.75))
 
 
 def median_of(samples: Sequence[float]) -> float:
-    """The median of samples, as the centre of their interval."""
+    """Return the median of samples, as the centre of their interval."""
     return _at(sorted(samples), 0.5)
 
 
 def interval_of_processes(centres: Sequence[float], each_far: Sequence[float] = ()) -> Interval:
-    """The median of processes' centres, and the lowest and the highest once some are left out.
+    """Return the median of processes' centres, from the lowest to the highest less some ends.
 
-    each_far: how far each process's own interval reaches, where that is known. Two processes that
-    agree by chance know no more than that: half widths as theirs, averaged, are the least.
+    Args:
+        each_far: how far each process's own interval reaches, where that is known. Two processes
+            that agree by chance know no more than that: half widths as theirs, averaged, are the
+            least.
     """
     ordered = sorted(centres)
     ends, centre = left_out(len(ordered)), _at(ordered, 0.5)
@@ -157,7 +161,7 @@ def interval_of_processes(centres: Sequence[float], each_far: Sequence[float] = 
 
 
 def interval_of_placements(medians: Sequence[float]) -> Interval:
-    """The mean of the medians at different places in memory, less a tenth of them at either end.
+    """Return the mean of the medians at places in memory, less a tenth of them at either end.
 
     Their mean, since many kernels have two times, by where their memory lies (`torch_native` at
     2048 x 768 on an H200: 19.8 and 20.8 us), and a median would be one of them or the other. The
@@ -168,43 +172,47 @@ def interval_of_placements(medians: Sequence[float]) -> Interval:
     ends = int(_TRIMMED * count)
     kept = ordered[ends : count - ends]
     centre = math.fsum(kept) / len(kept)
-    drawn_in = [min(max(each, kept[0]), kept[-1]) for each in ordered]
+    drawn_in = [min(max(value, kept[0]), kept[-1]) for value in ordered]
     mean = math.fsum(drawn_in) / count
-    variance = math.fsum((each - mean) ** 2 for each in drawn_in) / (count - 1)
+    variance = math.fsum((value - mean) ** 2 for value in drawn_in) / (count - 1)
     far = _STANDARD_ERRORS * math.sqrt(variance / count) / (1 - 2 * ends / count)
     return Interval(max(centre - far, ordered[0]), centre, min(centre + far, ordered[-1]))
 
 
 @cache
 def chance_to_fall_apart(one: int, other: int) -> float:
-    """The chance that two sides of so many processes that are alike lie past one another.
+    """Return the chance that two sides of so many processes that are alike lie past one another.
 
     All but those that are left out, that is, in whichever order; each order of all processes is as
     likely as the next. At most: with ties, or a gap between the sides, it is less.
     """
     if not one or not other:
         return 1.0
-    ends, others = left_out(one), left_out(other)
-    return _chance_below(one, ends, other, others) + _chance_below(other, others, one, ends)
+    ends, other_ends = left_out(one), left_out(other)
+    return _chance_below(one, ends, other, other_ends) + _chance_below(other, other_ends, one, ends)
 
 
 def _chance_below(one: int, ends: int, other: int, others: int) -> float:
-    """Of one side lying below the other: its last that counts comes before the other's first.
+    """Return the chance that one side lies wholly below the other.
 
-    ends, others: how many either leaves out at its ends.
+    That is so where its last process that counts comes before the other's first.
+
+    Args:
+        ends, others: how many either leaves out at its ends.
     """
     last = one - ends
     places = last + others  # the lowest of all, of which so many are the one side's
     most = min(one, places)
     ways = (
-        math.comb(one, each) * math.comb(other, places - each) for each in range(last, most + 1)
+        math.comb(one, lowest) * math.comb(other, places - lowest)
+        for lowest in range(last, most + 1)
     )
     return sum(ways) / math.comb(one + other, places)
 
 
 @cache
 def left_out(processes: int) -> int:
-    """How many a side leaves out at either end: as many as keep a verdict's chance small."""
+    """Return how many a side leaves out at either end: as many as keep a verdict's chance small."""
     ends = 0
     while processes > 2 * ends + 2:
         if 2 * _chance_below(processes, ends + 1, processes, ends + 1) > MOST_CHANCE:
@@ -214,7 +222,7 @@ def left_out(processes: int) -> int:
 
 
 def _at(ordered: Sequence[float], part: float) -> float:
-    """The quantile by linear interpolation."""
+    """Return the quantile by linear interpolation."""
     place = part * (len(ordered) - 1)
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)
@@ -222,7 +230,7 @@ def _at(ordered: Sequence[float], part: float) -> float:
 
 
 def timer_step_us(samples: Sequence[float]) -> float:
-    """The least difference between two samples that aren't alike; 0 where steps don't show.
+    """Return the least difference between two samples that aren't alike; 0 where steps don't show.
 
     Events of CUDA count in steps, of which a short kernel has few; a float's last digits are none.
     """
@@ -245,10 +253,16 @@ def judge(
     one_board: bool = True,
     empty_calls_us: float | None = 0.0,
 ) -> Judgement:
-    """Hold `other` against `base`.
+    """Return the verdict on `other` beside `base`.
 
-    empty_calls_us: by how much an empty call takes longer on `other`'s machine, which is taken away
-    from its times; None: not known
+    Args:
+        empty_calls_us: by how much an empty call takes longer on `other`'s machine, which is taken
+            away from its times. None: unknown.
+        one_board: False where the two are cards of one model, which differ by up to 4 %.
+
+    Example:
+        >>> judge(Evidence(time_us=Interval(99, 100, 101)), Evidence(time_us=Interval(79, 80, 81)))
+        Judgement(verdict=<SpeedVerdict.FASTER: 'FASTER'>, change=-0.2, ...)
     """
     other = _less(other, empty_calls_us or 0.0)
     change = other.time_us.centre / base.time_us.centre - 1
@@ -258,26 +272,26 @@ def judge(
     in_cycles = None
     if base.cycles is not None and other.cycles is not None:
         in_cycles = other.cycles.centre / base.cycles.centre - 1
-    found = Judgement(verdict=SpeedVerdict.SAME, change=change, cycles_change=in_cycles)
+    same = Judgement(verdict=SpeedVerdict.SAME, change=change, cycles_change=in_cycles)
     if not (base.spread and other.spread):
-        return _ambiguous(found, "a side has one figure and no spread")
+        return _ambiguous(same, "a side has one figure and no spread")
     if disturbed := " and ".join(dict.fromkeys(filter(None, (base.disturbed, other.disturbed)))):
-        return _ambiguous(found, f"other work ran while it was timed: {disturbed}")
+        return _ambiguous(same, f"other work ran while it was timed: {disturbed}")
     apart = _gap(base.time_us, other.time_us) / base.time_us.centre
     if apart <= floor:
         if abs(change) <= floor:
-            return found
-        return _ambiguous(found, f"{100 * abs(change):.1f} % apart, and the spreads reach as far")
+            return same
+        return _ambiguous(same, f"{100 * abs(change):.1f} % apart, and the spreads reach as far")
     alone = ALONE if one_board else ALONE + FLOOR_BOARDS
     if abs(change) <= alone and chance_to_fall_apart(base.processes, other.processes) > MOST_CHANCE:
         return _ambiguous(
-            found, f"{100 * abs(change):.1f} % apart, as one process may be from the next"
+            same, f"{100 * abs(change):.1f} % apart, as one process may be from the next"
         )
     slower = change > 0
     if in_cycles is not None and (in_cycles if slower else -in_cycles) <= least:
         clock = (1 + in_cycles) / (1 + change) - 1
         return _ambiguous(
-            found,
+            same,
             f"not so in cycles ({100 * in_cycles:+.1f} %): the clock differs by "
             f"{100 * clock:+.1f} %",
         )
@@ -298,7 +312,7 @@ def empty_calls_apart_us(base_us: float | None, other_us: float | None) -> float
 
 
 def _less(side: Evidence, of_machine_us: float) -> Evidence:
-    """The side without so much of each call, in time and at its clock in cycles."""
+    """Return the side without so much of each call, in time and at its clock in cycles."""
     time = side.time_us
     if not of_machine_us or time.low <= of_machine_us:
         return side  # in a damaged record alone
@@ -313,7 +327,7 @@ def _earlier(interval: Interval, by: float) -> Interval:
 
 
 def _least(base: Evidence, other: Evidence, *, one_board: bool, machines_known: bool) -> float:
-    """What two sides have to differ by, of the base's time."""
+    """Return the least difference that counts, as a share of the base's time."""
     if one_board and base.in_turn(other):
         return FLOOR
     floor, launch_us = (
@@ -330,10 +344,10 @@ def _gap(one: Interval, other: Interval) -> float:
     return max(other.low - one.high, one.low - other.high)
 
 
-def _ambiguous(found: Judgement, reason: str) -> Judgement:
+def _ambiguous(judgement: Judgement, reason: str) -> Judgement:
     return Judgement(
         verdict=SpeedVerdict.AMBIGUOUS,
-        change=found.change,
-        cycles_change=found.cycles_change,
+        change=judgement.change,
+        cycles_change=judgement.cycles_change,
         reason=reason,
     )

@@ -54,7 +54,7 @@ _FLOPS_A_BYTE = 30
 
 
 class Key(NamedTuple):
-    """What makes two rows the same row."""
+    """The fields in which two rows agree if they are the same row."""
 
     op: str
     kernel: str
@@ -65,7 +65,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a model of GPU, or a CPU, is told by; `board` is the one card of it."""
+    """A model of GPU, or a CPU; `board` is the one card of it."""
 
     name: str
     multiprocessors: int | None = None
@@ -73,7 +73,7 @@ class Machine:
     board: str | None = None
 
     def unlike(self, other: Machine) -> str | None:
-        """Why the two aren't one model, or None. A limit within 5 % is the same, as for peaks."""
+        """Return why the two aren't one model, or None. Limits within 5 % are the same."""
         if self.name != other.name:
             return f"{self.name} and {other.name}"
         ours, theirs = self.multiprocessors, other.multiprocessors
@@ -85,7 +85,7 @@ class Machine:
         return None
 
     def is_board_of(self, other: Machine) -> bool:
-        """Whether both are one and the same card, as far as their records tell."""
+        """True if both records name the same card."""
         return self.board is not None and self.board == other.board
 
 
@@ -98,7 +98,7 @@ class TimedRow:
     evidence: Evidence | None
 
     def lack(self, letter: str) -> str | None:
-        """Why the row, of the side of this letter, has no time; None: it has one."""
+        """Return why the row, of the side of this letter, has no time; None: it has one."""
         if self.evidence is not None:
             return None
         why = "it has no time that a call could take"
@@ -107,15 +107,15 @@ class TimedRow:
         return f"not timed in {letter} ({self.row.status}){why and f': {why}'}"
 
     @property
-    def known(self) -> Evidence:
+    def needed_evidence(self) -> Evidence:
         """The evidence of a row that lacks none."""
         assert self.evidence is not None
         return self.evidence
 
     @property
     def time_us(self) -> float:
-        """What a call takes, of a row that lacks no time."""
-        return self.known.time_us.centre
+        """Microseconds of a call, of a row that lacks no time."""
+        return self.needed_evidence.time_us.centre
 
     @property
     def rate(self) -> tuple[float, str] | None:
@@ -135,7 +135,7 @@ class EnergyRow:
     sm_clock_mhz: float | None
 
     def lack(self, letter: str) -> str | None:
-        """Why the row, of the side of this letter, has no energy; None: it has one."""
+        """Return why the row, of the side of this letter, has no energy; None: it has one."""
         row = self.row
         why = row.reason or row.missing.get("energy_j", "")
         if row.validity == "invalid":
@@ -155,7 +155,8 @@ class EnergyRow:
 class JudgedRow:
     """A row of accuracy, of either suite: its status, and its largest error over its bound.
 
-    rmse: of each output, where the record has it
+    Attributes:
+        rmse: of each output, where the record has it.
     """
 
     key: Key
@@ -175,7 +176,8 @@ _AnyRow = TypeVar("_AnyRow", BenchRow, ProfileRow)
 class RecordSide:
     """One column of a comparison; `letter` names it in tables.
 
-    twice  rows that the record has more than once: the first is taken
+    Attributes:
+        twice: rows that the record has more than once: the first is taken.
     """
 
     header: RunHeader
@@ -191,15 +193,19 @@ class RecordSide:
 
     @property
     def empty_call_us(self) -> float | None:
-        """What a call that does nothing takes on this machine; None: the record doesn't tell."""
-        told = self.header.empty_call_us
-        return told if told is not None and 0 < told < _LONGEST_EMPTY_CALL_US else None
+        """Microseconds of a call that does nothing on this machine. None: the record has none."""
+        empty_call_us = self.header.empty_call_us
+        return (
+            empty_call_us
+            if empty_call_us is not None and 0 < empty_call_us < _LONGEST_EMPTY_CALL_US
+            else None
+        )
 
     def left_out(self, key: Key) -> tuple[str, ...]:
-        """The op's outputs that the row's kernel doesn't compute."""
+        """Return the op's outputs that the row's kernel doesn't compute."""
         kernel = key.op, key.kernel
         kernels = self.header.kernels
-        return next((each.left_out for each in kernels if (each.op, each.name) == kernel), ())
+        return next((info.left_out for info in kernels if (info.op, info.name) == kernel), ())
 
     @property
     def suite(self) -> str:
@@ -211,12 +217,12 @@ class RecordSide:
         if isinstance(row, TimedRow):
             first = self._first(self.speeds, row)
             if first and self.figures == "measured" and row.row.status in ("timed", "wrong"):
-                told = row.row
+                bench_row = row.row
                 self.judged[row.key] = JudgedRow(
                     key=row.key,
-                    status=told.accuracy or "not checked",
-                    worst_ratio=told.worst_ratio,
-                    gates=told.gates,
+                    status=bench_row.accuracy or "not checked",
+                    worst_ratio=bench_row.worst_ratio,
+                    gates=bench_row.gates,
                 )
         elif isinstance(row, JudgedRow):
             self._first(self.judged, row)
@@ -230,10 +236,13 @@ class RecordSide:
 
 
 def read_sides(path: Path, gpus: Sequence[str] = ()) -> list[RecordSide]:
-    """The record's sides: one, or of predictions one for each GPU model.
+    """Return the record's sides: one, or of predictions one for each GPU model.
 
-    gpus: of predictions, only models whose name has one of these in it, in any case.
-    Raises RecordError.
+    Args:
+        gpus: of predictions, only models whose name has one of these in it, in any case.
+
+    Raises:
+        RecordError: the file is no record, or predicts nothing for these GPUs.
     """
     imported = read_import(path)
     if imported is not None:
@@ -259,23 +268,23 @@ def read_sides(path: Path, gpus: Sequence[str] = ()) -> list[RecordSide]:
     if record.header.suite == "compile":
         return _predicted(record, predicted, gpus)
     side = _side(record, _machine(record.header.environment))
-    for each in rows:
-        side.take(each)
+    for row in rows:
+        side.take(row)
     return [side]
 
 
 def _predicted(
     record: Record, rows: Sequence[tuple[Machine, TimedRow]], gpus: Sequence[str]
 ) -> list[RecordSide]:
-    """A side for each GPU model that the record predicts."""
+    """Return a side for each GPU model that the record predicts."""
     sides: dict[Machine, RecordSide] = {}
     for machine, row in rows:
-        if not gpus or any(each.lower() in machine.name.lower() for each in gpus):
+        if not gpus or any(name.lower() in machine.name.lower() for name in gpus):
             sides.setdefault(machine, _side(record, machine, "predicted")).take(row)
     if not sides:
-        asked = f" for --gpu {', '.join(gpus)}" if gpus else ""
+        for_gpus = f" for --gpu {', '.join(gpus)}" if gpus else ""
         raise RecordError(
-            f"{shown(record.path)}: a record of compile without predictions{shown(asked)}"
+            f"{shown(record.path)}: a record of compile without predictions{shown(for_gpus)}"
         )
     return list(sides.values())
 
@@ -304,9 +313,9 @@ def _timed(row: BenchRow) -> TimedRow:
 
 def _powered(row: ProfileRow) -> EnergyRow:
     key = Key(row.op, row.kernel, row.case.id, "", row.distribution)
-    clocks = [each.sm_clock_mhz.mean for each in row.windows if each.sm_clock_mhz is not None]
-    told = ("energy_j", "energy_error_j", "power_w", "joules_per_tflop")
-    kept = _reduced(row, *told, samples="windows")
+    clocks = [window.sm_clock_mhz.mean for window in row.windows if window.sm_clock_mhz is not None]
+    figures = ("energy_j", "energy_error_j", "power_w", "joules_per_tflop")
+    kept = _reduced(row, *figures, samples="windows")
     if row.energy_j is not None and (kept.energy_j is None or kept.energy_j <= _LEAST_J):
         damage = {"energy_j": None, "reason": "its energy isn't a positive number"}
         kept = kept.model_copy(update=damage)
@@ -314,21 +323,21 @@ def _powered(row: ProfileRow) -> EnergyRow:
 
 
 def _judged(row: AccuracyRow) -> JudgedRow:
-    ratios = [each.worst_deterministic for each in row.outputs]
+    ratios = [output.worst_deterministic for output in row.outputs]
     return JudgedRow(
         key=Key(row.case.op, row.kernel, configured_case(row), "", row.case.distribution),
         status=row.status,
         rule=row.rule,
         worst_ratio=max(
-            ratios, key=lambda each: math.inf if math.isnan(each) else each, default=None
+            ratios, key=lambda item: math.inf if math.isnan(item) else item, default=None
         ),
         gates=row.gates,
-        rmse={each.output: each.rmse for each in row.outputs},
+        rmse={output.output: output.rmse for output in row.outputs},
     )
 
 
 def _as_timed(row: PredictionRow) -> BenchRow:
-    """A prediction as a timing by one figure."""
+    """Return a prediction as a timing by one figure."""
     return BenchRow(
         op=row.op,
         kernel=row.kernel,
@@ -343,8 +352,8 @@ def _as_timed(row: PredictionRow) -> BenchRow:
 
 
 def _reduced(row: _AnyRow, *figures: str, samples: str) -> _AnyRow:
-    """The row without its samples, and without figures that no table can show."""
-    kept: dict[str, object] = {each: _figure(getattr(row, each)) for each in (*figures, "weight")}
+    """Return the row without its samples, and without figures that no table can show."""
+    kept: dict[str, object] = {name: _figure(getattr(row, name)) for name in (*figures, "weight")}
     kept |= {"flops": _count(row.flops), "bytes": _count(row.bytes), samples: ()}
     return row.model_copy(update=kept)
 
@@ -358,15 +367,15 @@ def _count(number: int | None) -> int | None:
 
 
 def _evidence(row: BenchRow) -> Evidence | None:
-    """What the row's samples say; where they aren't there, its figures; None: no time at all."""
-    timed = [each for each in row.processes if each.times_us]
-    found = _of_processes(timed) if timed else _of_figures(row)
-    if found is None or not _is_sane(found.time_us):
+    """Return the row's time by its samples, else by its figures; None where it has neither."""
+    timed = [process for process in row.processes if process.times_us]
+    evidence = _of_processes(timed) if timed else _of_figures(row)
+    if evidence is None or not _is_sane(evidence.time_us):
         return None
-    began = sorted(each.started_at or "" for each in timed)
-    cycles = found.cycles
+    began = sorted(timed_row.started_at or "" for timed_row in timed)
+    cycles = evidence.cycles
     return replace(
-        found,
+        evidence,
         cycles=cycles if cycles is not None and _is_ordered(cycles) else None,
         launches=row.launches if row.launches and 0 < row.launches <= _MOST_LAUNCHES else 0,
         began=(began[0], began[-1]) if began else ("", ""),
@@ -375,35 +384,38 @@ def _evidence(row: BenchRow) -> Evidence | None:
 
 
 def _disturbing(row: BenchRow) -> list[str]:
-    """The codes that its times may suffer from: those of a GPU that was held have none of the host.
+    """Return the codes of other work that may be in its times, unknown codes among them.
 
-    Codes that this program doesn't know aren't passed over.
+    No host time is in the samples of a GPU that was held until its calls were queued.
     """
-    held = bool(row.processes) and all(each.held for each in row.processes)
-    return [each for each in row.codes if each != BUSY_HOST or not held]
+    is_held = bool(row.processes) and all(process.held for process in row.processes)
+    return [code for code in row.codes if code != BUSY_HOST or not is_held]
 
 
 def _of_processes(timed: Sequence[TimedProcess]) -> Evidence:
-    cycles = [in_cycles for each in timed if (in_cycles := _cycles(each))]
+    cycles = [in_cycles for timed_row in timed if (in_cycles := _cycles(timed_row))]
     return Evidence(
-        time_us=_interval(timed, [each.times_us for each in timed]),
+        time_us=_interval(timed, [timed_row.times_us for timed_row in timed]),
         cycles=_interval(timed, cycles) if len(cycles) == len(timed) else None,
         processes=len(timed),
-        step_us=max(timer_step_us(each.times_us) for each in timed),
+        step_us=max(timer_step_us(timed_row.times_us) for timed_row in timed),
     )
 
 
 def _interval(timed: Sequence[TimedProcess], samples: Sequence[Sequence[float]]) -> Interval:
-    """Of one process its own; of several how far each reaches counts, if by places in memory."""
+    """Return the interval of one process, or of several by their centres.
+
+    The reach of each process counts where its places in memory gave it.
+    """
     intervals = [
-        _of_process(each, process.placements)
-        for each, process in zip(samples, timed, strict=True)
+        _of_process(values, process.placements)
+        for values, process in zip(samples, timed, strict=True)
     ]  # fmt: skip
     if len(intervals) == 1:
         return intervals[0]
-    placed = all(len(each.placements) >= LEAST_PLACEMENTS for each in timed)
-    far = [(each.high - each.low) / 2 for each in intervals] if placed else []
-    return interval_of_processes([each.centre for each in intervals], far)
+    placed = all(len(timed_row.placements) >= LEAST_PLACEMENTS for timed_row in timed)
+    far = [(interval.high - interval.low) / 2 for interval in intervals] if placed else []
+    return interval_of_processes([interval.centre for interval in intervals], far)
 
 
 def _of_process(samples: Sequence[float], placements: Sequence[int]) -> Interval:

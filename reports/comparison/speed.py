@@ -42,8 +42,8 @@ _TONES: dict[SpeedVerdict, Tone] = {
     SpeedVerdict.SAME: "",
 }
 _NOTES = {
-    SpeedVerdict.AMBIGUOUS: "More processes may tell: --rounds 4 for each record of bench, or more "
-    "of --against.",
+    SpeedVerdict.AMBIGUOUS: "More processes may tell: --rounds 4 for each record of bench, "
+    "or more of --against.",
     SpeedVerdict.SAME: "Within 0.5 % where both sides ran in turn; of two records within 1 %, or "
     "0.2 us for each kernel that a call launches; of two boards within 4 %, or 0.4 us a launch; or "
     "within the timer's step.",
@@ -59,53 +59,58 @@ class ComparedRow:
 
     @property
     def is_unconfirmed(self) -> bool:
-        """Whether it is FASTER or SLOWER by times alone."""
+        """True if it is FASTER or SLOWER by times alone."""
         decided = self.judgement.verdict in (SpeedVerdict.SLOWER, SpeedVerdict.FASTER)
         return decided and self.judgement.confirmed is None
 
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """The rows of one side, held against the base's."""
+    """The rows of one side, compared with the base's."""
 
-    held: tuple[ComparedRow, ...]
+    rows: tuple[ComparedRow, ...]
     pairs: PairedRows[TimedRow]
 
     def of(self, verdict: SpeedVerdict) -> list[ComparedRow]:
-        """The rows with this verdict, the largest change first."""
-        found = [each for each in self.held if each.judgement.verdict is verdict]
-        return sorted(found, key=lambda each: -abs(each.judgement.change))
+        """Return the rows with this verdict, the largest change first."""
+        result = [compared for compared in self.rows if compared.judgement.verdict is verdict]
+        return sorted(result, key=lambda item: -abs(item.judgement.change))
 
 
-def hold(base: RecordSide, other: RecordSide) -> Speeds:
+def compare_speeds(base: RecordSide, other: RecordSide) -> Speeds:
     """Hold every row of `other` against the base's."""
     pairs = pair_speeds(base, other, dispatched=True)
     one_board = base.machine.is_board_of(other.machine)
     apart_us = _apart_us(base, other)
-    held = [
+    compared = [
         ComparedRow(
             pair,
-            judge(pair.base.known, pair.other.known, one_board=one_board, empty_calls_us=apart_us),
+            judge(
+                pair.base.needed_evidence,
+                pair.other.needed_evidence,
+                one_board=one_board,
+                empty_calls_us=apart_us,
+            ),
         )
         for pair in pairs.pairs
     ]
-    return Speeds(tuple(held), pairs)
+    return Speeds(tuple(compared), pairs)
 
 
 def speed_part(base: RecordSide, other: RecordSide, speeds: Speeds) -> ReportPart:
-    """The part of a report on two records of one model."""
+    """Return the part of a report on two records of one model."""
     rows = {verdict: speeds.of(verdict) for verdict in _TONES}
     numbers = {verdict: len(of_verdict) for verdict, of_verdict in rows.items()}
     verdict, tone = _verdict(numbers)
     sentence = (
-        f"of {count(len(speeds.held), 'row')}, {numbers[SpeedVerdict.SLOWER]:,} slower, "
+        f"of {count(len(speeds.rows), 'row')}, {numbers[SpeedVerdict.SLOWER]:,} slower, "
         f"{numbers[SpeedVerdict.FASTER]:,} faster, {numbers[SpeedVerdict.SAME]:,} the same, "
         f"{numbers[SpeedVerdict.AMBIGUOUS]:,} ambiguous; {len(speeds.pairs.refused):,} refused, "
         f"{len(speeds.pairs.unmatched):,} in one record alone"
     )
     tables = [
-        *(_table(base, other, of_verdict, each) for each, of_verdict in rows.items()),
-        weighted_total(base, other, map(_weighed, speeds.held), "us", microseconds),
+        *(_table(base, other, of_verdict, item) for item, of_verdict in rows.items()),
+        weighted_total(base, other, map(_weighed, speeds.rows), "us", microseconds),
         *dropped_tables(speeds.pairs),
     ]
     title = f"Speed: {other.letter} beside {base.letter}, on one model: {base.machine.name}"
@@ -113,23 +118,23 @@ def speed_part(base: RecordSide, other: RecordSide, speeds: Speeds) -> ReportPar
 
 
 def _verdict(numbers: dict[SpeedVerdict, int]) -> tuple[str, Tone]:
-    for each in (
+    for verdict in (
         SpeedVerdict.SLOWER,
         SpeedVerdict.FASTER,
         SpeedVerdict.SAME,
         SpeedVerdict.AMBIGUOUS,
     ):
-        if numbers[each]:
-            return str(each), _TONES[each] or "good"
+        if numbers[verdict]:
+            return str(verdict), _TONES[verdict] or "good"
     return "NOTHING COMPARED", "doubtful"
 
 
 def _notes(base: RecordSide, other: RecordSide, speeds: Speeds) -> list[str]:
-    """What the verdicts rest on, and what of a time is the machine's."""
+    """Return notes on the evidence of the verdicts, and on the machines' own share of a time."""
     notes = []
-    if speeds.held:
-        mine = _timed_by(base, [each.pair.base for each in speeds.held])
-        its = _timed_by(other, [each.pair.other for each in speeds.held])
+    if speeds.rows:
+        mine = _timed_by(base, [compared.pair.base for compared in speeds.rows])
+        its = _timed_by(other, [compared.pair.other for compared in speeds.rows])
         notes.append(f"timed: {mine}, {its}; changes are of the time, relative to {base.letter}")
     one_board, apart_us = base.machine.is_board_of(other.machine), _apart_us(base, other)
     if not one_board:
@@ -149,13 +154,13 @@ def _notes(base: RecordSide, other: RecordSide, speeds: Speeds) -> list[str]:
             f"{EMPTY_CALLS_US} us of a time: so much less or more is the same"
         )
     notes += renamed_notes(base, other, speeds.pairs)
-    replaced = sum(", then " in held.pair.key.kernel for held in speeds.held)
+    replaced = sum(", then " in compared.pair.key.kernel for compared in speeds.rows)
     if replaced:
         notes.append(
             f"{count(replaced, 'row')} of two kernels, `old, then new`: dispatch took the old one "
             f"in {base.letter} and takes the new one in {other.letter}"
         )
-    unconfirmed = sum(each.is_unconfirmed for each in speeds.held)
+    unconfirmed = sum(compared.is_unconfirmed for compared in speeds.rows)
     if unconfirmed:
         notes.append(
             f"{count(unconfirmed, 'row')} unconfirmed in cycles: a record has no clock of the SMs"
@@ -174,8 +179,8 @@ def _apart_us(base: RecordSide, other: RecordSide) -> float | None:
 
 
 def _timed_by(side: RecordSide, rows: list[TimedRow]) -> str:
-    """How many processes there are: samples of one aren't independent."""
-    numbers = {each.known.processes for each in rows}
+    """Return how many processes there are: samples of one aren't independent."""
+    numbers = {row.needed_evidence.processes for row in rows}
     least, most = min(numbers), max(numbers)
     if most == 0:
         return f"{side.letter} by figures without samples"
@@ -187,17 +192,17 @@ def _table(
     base: RecordSide, other: RecordSide, rows: list[ComparedRow], verdict: SpeedVerdict
 ) -> Table:
     fields: list[Field[ComparedRow]] = [
-        *name_fields(lambda each: each.pair.key),
-        number(f"{base.letter} us", lambda each: each.pair.base.time_us, microseconds),
-        number(f"{other.letter} us", lambda each: each.pair.other.time_us, microseconds),
+        *name_fields(lambda compared: compared.pair.key),
+        number(f"{base.letter} us", lambda compared: compared.pair.base.time_us, microseconds),
+        number(f"{other.letter} us", lambda compared: compared.pair.other.time_us, microseconds),
         number(
             "change",
-            lambda each: each.judgement.change,
+            lambda compared: compared.judgement.change,
             change_text,
             tone=lambda _: _TONES[verdict],
         ),
         (Column("cycles", "number", "the change in cycles of the SMs"), _in_cycles),
-        text("why", lambda each: each.judgement.reason or "", below=True, rank=1),
+        text("why", lambda compared: compared.judgement.reason or "", below=True, rank=1),
     ]
     return table_of(
         f"{verdict}, {other.letter} beside {base.letter}",

@@ -23,14 +23,14 @@ def text(
     group: bool = False,
     below: bool = False,
 ) -> Field[Item]:
-    """A field of words; note, rank, group and below as a column's."""
+    """Return a field of words; note, rank, group and below are those of `Column`."""
     return Column(title, note=note, rank=rank, group=group, below=below), cell
 
 
 def number(
     title: str,
     value: Callable[[Item], Number | None],
-    told: Callable[[Number], str] = whole,
+    form: Callable[[Number], str] = whole,
     note: str = "",
     *,
     rank: int = 0,
@@ -38,33 +38,33 @@ def number(
     tone: Callable[[Item], Tone] = lambda _: "",
     missing: str = "-",
 ) -> Field[Item]:
-    """A field of a number as `told` puts it; `missing` where there is none."""
+    """Return a field of a number as `form` puts it; `missing` where there is none."""
 
     def cell(item: Item) -> Cell:
-        found = value(item)
-        return Cell(missing) if found is None else Cell(told(found), found, tone(item))
+        result = value(item)
+        return Cell(missing) if result is None else Cell(form(result), result, tone(item))
 
     return Column(title, kind, note, rank=rank), cell
 
 
 def command(title: str, of: Callable[[Item], str]) -> Field[Item]:
-    """A field of a command that is to be copied."""
+    """Return a field of a command that is to be copied."""
     return Column(title, "command"), of
 
 
 def of_part(field: Field[Item], part_of: Callable[[Whole], Item]) -> Field[Whole]:
-    """The field of a part of an item."""
+    """Return a field of items by the same field of a part of each item."""
     column, cell = field
     return column, lambda item: cell(part_of(item))
 
 
 def only(where: Callable[[Item], bool], fields: Iterable[Field[Item]]) -> list[Field[Item]]:
-    """The fields, empty of an item of which it doesn't hold."""
+    """Return the fields with empty cells for items for which `where` returns False."""
 
-    def held(cell: Callable[[Item], Cell | str]) -> Callable[[Item], Cell | str]:
+    def where_true(cell: Callable[[Item], Cell | str]) -> Callable[[Item], Cell | str]:
         return lambda item: cell(item) if where(item) else ""
 
-    return [(column, held(cell)) for column, cell in fields]
+    return [(column, where_true(cell)) for column, cell in fields]
 
 
 def table_of(
@@ -77,14 +77,24 @@ def table_of(
     folded: bool = False,
     least: int = 0,
 ) -> Table:
-    """A table with a row for each item."""
+    """Return a table with a row for each item.
+
+    Args:
+        fields: the columns, each with a function that returns an item's cell.
+        note: explains the table below its title.
+        level, folded, least: as of `Table`.
+
+    Example:
+        >>> fields = [text("kernel", lambda row: row.kernel), number("us", lambda row: row.us)]
+        >>> table_of("Slow rows", fields, [row for row in rows if row.us > 100])
+    """
     rows = [[show(item) for _, show in fields] for item in items]
     columns = [column for column, _ in fields]
     return Table(title, columns, rows, note, level=level, folded=folded, least=least)
 
 
 def meanings(tables: Iterable[Table]) -> Table:
-    """What the columns of these tables mean, for who can't point at their titles."""
+    """Return a table of what columns mean, for readers who can't point at a title."""
     shown = (table.columns[place] for table in tables for place in table.places)
     notes = {column.title: column.note for column in shown if column.note}
     columns = (Column("column"), Column("meaning"))

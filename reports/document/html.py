@@ -34,7 +34,7 @@ _SEARCHED = 12  # rows from which a table is worth searching
 
 
 def render_html(document: Document) -> str:
-    """The page as one HTML document, which needs no other file."""
+    """Return the page as one HTML document, which needs no other file."""
     style, script = _STYLE.read_text(encoding="utf-8"), _SCRIPT.read_text(encoding="utf-8")
     policy = (
         f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
@@ -56,7 +56,7 @@ def render_html(document: Document) -> str:
 
 
 def escaped(text: str, longest: int = LONGEST) -> str:
-    """`text` as HTML shows it literally, cut where it is longer than anyone reads."""
+    """Return `text` as HTML shows it literally, cut where it is longer than anyone reads."""
     if len(text) <= longest and text.isprintable():  # as nearly all are
         return text if _AS_IT_IS(text) else html.escape(text)
     return html.escape(cut(text, longest))

@@ -1,7 +1,7 @@
 """A document as Markdown for a GitHub step summary, which holds 1 MiB.
 
-Figures are left out, since a summary shows none, and so are tables that only a page has. What
-doesn't fit the budget is left out from the end of the last tables, and the last sentence says so.
+Figures are left out, since a summary shows none, and so are tables that only a page has. Rows
+that don't fit the budget are left out from the end of the last tables, and a last sentence says so.
 Texts are escaped: none of them can be markup.
 """
 
@@ -79,8 +79,8 @@ def _opening(table: Table) -> str:
     if table.note:
         opening += f"{escaped(table.note)}\n\n"
     columns = [table.columns[place] for place in table.places]
-    marks = ("---:" if each.is_figure else "---" for each in columns)
-    heads = " | ".join(escaped(each.title) for each in columns)
+    marks = ("---:" if column.is_figure else "---" for column in columns)
+    heads = " | ".join(escaped(column.title) for column in columns)
     return f"{opening}| {heads} |\n| {' | '.join(marks)} |\n"
 
 
@@ -96,12 +96,12 @@ def _rows(table: Table) -> Iterator[str]:
 
 
 def _code(text: str) -> str:
-    """A command in a cell: code, where only a pipe ends the cell and backticks end the code."""
+    """Return a command as code, unless it has a pipe, a backtick or a backslash."""
     if re.search(r"[`|\\]", text):
         return escaped(text)
     return f"`{shown(text)}`"
 
 
 def escaped(text: str) -> str:
-    """`text`, cut, with each character that Markdown or HTML gives a meaning as an entity."""
+    """Return a text, cut, with each character that means something to Markdown as an entity."""
     return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", cut(text))

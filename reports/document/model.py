@@ -1,4 +1,4 @@
-"""What a report is made of, whatever form it takes: parts, tables, figures. Plain data.
+"""The model of a report, whatever form it takes: parts, tables, figures. Plain data.
 
 A view makes a document of a record; `terminal`, `html`, `markdown` and `svg` show any document.
 Texts are as the record has them: each form spells out, escapes and cuts what it must.
@@ -19,19 +19,19 @@ _STEADY = 0.1  # of the highest value: a line over time that moves less looks le
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A table's column. `note` explains the title to who points at it, and to a screen reader.
+    """A table's column.
 
-    kind:
-        text     sorted as words are, numbers in them by their value
-        number   sorted by the cell's value, to the right; never cut or folded
-        share    a number with a bar as long as its value, 0 to 1
-        trend    the cell's `trend` as a line; its text is what a form without lines shows
-        command  to be copied
-    rank   on a narrow terminal columns are left out, the highest rank first; 0 is never left out.
-           Where those of rank 0 don't fit side by side, the others come as a further table. A
-           column with a rank that holds nothing but "" and "-" is left out of every form.
-    group  in a terminal its text heads the rows that have it, on a line of its own
-    below  in a terminal its text has lines of its own below its row; a command always has
+    Attributes:
+        kind: "text" sorts as words do, numbers in them by their value; "number" stands to the
+            right, sorts by the cell's value and is never cut or folded; "share" is a number with a
+            bar as long as its value, 0 to 1; "trend" shows the cell's `trend` as a line, or its
+            text in a form without lines; "command" is to be copied.
+        note: explains the title to a reader who points at it, and to a screen reader.
+        rank: on a narrow terminal columns are left out, the highest rank first; 0 is never left
+            out. Where those of rank 0 don't fit side by side, the others come as a further table. A
+            column with a rank that holds nothing but "" and "-" is left out of every form.
+        group: in a terminal its text heads the rows that have it, on a line of its own.
+        below: in a terminal its text has lines of its own below its row; a command always has.
     """
 
     title: str
@@ -44,12 +44,12 @@ class Column:
 
     @property
     def is_figure(self) -> bool:
-        """Whether it stands to the right, and may not be folded."""
+        """True if it stands to the right and may not be folded."""
         return self.kind in {"number", "share"}
 
 
 class Cell(NamedTuple):
-    """What a cell shows, and the number that it sorts by; one without sorts last."""
+    """The text of a cell, and the number that it sorts by; a cell without a number sorts last."""
 
     text: str
     value: float | None = None
@@ -63,11 +63,13 @@ class Table:
 
     A table without rows isn't shown.
 
-    level   summary  in every form
-            details  in a terminal by --details alone
-            page     in the page alone: every row of a record
-    folded  closed in a page until it is opened; in a terminal shown where it has room for all of it
-    least   rows that a terminal shows without --details even where a screen has no room for them
+    Attributes:
+        level: "summary" is in every form; "details" is in a terminal by --details alone, and
+            closed in a page; "page" is in the page alone: every row of a record.
+        folded: closed in a page until it is opened; in a terminal shown where it has room for all
+            of it.
+        least: rows that a terminal shows without --details even where a screen has no room for
+            them.
     """
 
     title: str
@@ -97,7 +99,7 @@ class Table:
 class Figure:
     """A picture of a page: `draw` returns SVG whose ids begin with the prefix that it is given.
 
-    What it returns stands in the page as it is: it comes from `reports.document.svg`.
+    A page shows the SVG unescaped: `reports.document.svg` makes it.
     """
 
     title: str
@@ -109,13 +111,14 @@ class Figure:
 class ReportPart:
     """A record's, or a comparison's, share of a document: the verdict, then what is behind it.
 
-    title        empty of one that its document's title heads
-    notes        what a reader must know besides the verdict, always shown
-    facts        (label, text), always shown
-    environment  (label, text): where and how it was run; in a terminal by --details alone
-    record       the record's path; a terminal names it before its last lines
-    closing      what stands beside the verdict in a terminal's last lines, as a command to look
-                 closer; without it the verdict isn't repeated
+    Attributes:
+        title: empty of one that its document's title heads.
+        notes: what a reader must know besides the verdict, always shown.
+        facts: (label, text), always shown.
+        environment: (label, text): where and how it was run; in a terminal by --details alone.
+        record: the record's path; a terminal names it before its last lines.
+        closing: what stands beside the verdict in a terminal's last lines, as a command to look
+            closer; without it the verdict isn't repeated.
     """
 
     title: str

@@ -1,8 +1,8 @@
 """Pictures as SVG: charts of matplotlib that a page can hold, and what a terminal shows.
 
 A page's policy lets no `style` through, so matplotlib's styles become attributes of SVG; text stays
-text in the reader's own font. Ids get a prefix, since a page holds several pictures. What is drawn
-in INK takes the colour of the text around it, dark or light.
+text in the reader's own font. Ids get a prefix, since a page holds several pictures. Lines
+in INK take the colour of the text around them, dark or light.
 """
 
 from __future__ import annotations
@@ -90,9 +90,13 @@ def terminal_picture(show: Callable[[Console], None], title: str) -> str:
 
 
 def drawn(draw: Draw, prefix: str, about: str, *, inches: tuple[float, float]) -> str:
-    """What `draw` puts into a figure, as an SVG element whose ids begin with `prefix`.
+    """Return a figure as an SVG element.
 
-    `about` tells what it shows to who can't see it.
+    Args:
+        draw: draws into the figure that it is called with.
+        prefix: begins the ids of the element, as a page holds several.
+        about: says what the picture shows, for a reader who can't see it.
+        inches: width and height.
     """
     import matplotlib as mpl  # noqa: PLC0415 (a report without pictures shouldn't wait for it)
     from matplotlib.figure import Figure  # noqa: PLC0415 (likewise)
@@ -114,7 +118,7 @@ def drawn(draw: Draw, prefix: str, about: str, *, inches: tuple[float, float]) -
 
 
 def drawable(value: float | None, *, most: float = 1e9) -> TypeGuard[float]:
-    """Whether a picture can hold the value: a number above zero, and of a size that a GPU has.
+    """True if a picture can hold the value: a number above zero, and of a size that a GPU has.
 
     Past it matplotlib's arithmetic overflows, and all else would shrink to a dot.
     """
@@ -122,7 +126,7 @@ def drawable(value: float | None, *, most: float = 1e9) -> TypeGuard[float]:
 
 
 def standing_alone(svg: str) -> str:
-    """The picture as a file: dark on white, whatever it is shown on."""
+    """Return the picture as a file: dark on white, whatever it is shown on."""
     paper = '<rect width="100%" height="100%" fill="#ffffff"/>'
     head, _, rest = svg.partition(">")
     font = 'font-family="DejaVu Sans, Helvetica, Arial, sans-serif"'
@@ -130,7 +134,7 @@ def standing_alone(svg: str) -> str:
 
 
 def label(text: str, longest: int = 60) -> str:
-    """A name of a record as a picture has it: on one line, and cut where it is endless."""
+    """Return a name of a record as a picture has it: on one line, and cut where it is endless."""
     name = shown(text)
     name = name if len(name) <= longest else f"{name[: longest - 3]}..."
     # matplotlib leaves out of a legend what begins so.
@@ -138,7 +142,7 @@ def label(text: str, longest: int = 60) -> str:
 
 
 def placed(figure: Figure, rows: int = 1, *, left_inches: float = 0.8) -> list[Axes]:
-    """Axes one above another, with room for a legend to the right of them."""
+    """Return axes one above another, with room for a legend to the right of them."""
     panels = figure.subplots(rows, 1, sharex=True, squeeze=False)
     width, height = figure.get_size_inches()
     figure.subplots_adjust(
@@ -148,7 +152,7 @@ def placed(figure: Figure, rows: int = 1, *, left_inches: float = 0.8) -> list[A
         bottom=0.55 / height,
         hspace=0.12,
     )
-    return [each[0] for each in panels]
+    return [panel_row[0] for panel_row in panels]
 
 
 def legend(axes: Axes) -> None:
@@ -178,13 +182,13 @@ def _clean(root: ET.Element, prefix: str) -> None:
 
 
 def _styles(style: str) -> list[tuple[str, str]]:
-    """The parts of a style that are attributes of SVG too, a font as its size."""
-    found = []
+    """Return the parts of a style that are attributes of SVG too, a font as its size."""
+    result = []
     for part in style.split(";"):
-        name, _, value = (each.strip() for each in part.partition(":"))
+        name, _, value = (word.strip() for word in part.partition(":"))
         if name == "font":
             size = _FONT_SIZE.search(value)
-            found += [("font-size", f"{size[1]}")] if size else []
+            result += [("font-size", f"{size[1]}")] if size else []
         elif _KEPT_OF_STYLE.fullmatch(name):
-            found.append((name, value.removesuffix("px") if name == "font-size" else value))
-    return found
+            result.append((name, value.removesuffix("px") if name == "font-size" else value))
+    return result

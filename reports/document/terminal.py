@@ -113,8 +113,8 @@ def _head(part: ReportPart, console: Console, *, titled: bool, details: bool) ->
     width = console.width
     lines = _text_lines(part.title, width, "bold") if titled and part.title else []
     badge = cell_len(part.verdict) + 3
-    first, *others = folded(shown(part.sentence), width - badge)
-    lines += [_verdict(part, first), *(Text(" " * badge + line) for line in others)]
+    first, *rest = folded(shown(part.sentence), width - badge)
+    lines += [_verdict(part, first), *(Text(" " * badge + line) for line in rest)]
     for note in part.notes:
         lines += _text_lines(note, width, indent=2)
     facts = (*part.facts, *(part.environment if details else ()))
@@ -122,9 +122,9 @@ def _head(part: ReportPart, console: Console, *, titled: bool, details: bool) ->
     labels = [shown(label) for label, _ in facts]
     widest = max(map(cell_len, labels), default=0) + _GAP
     for label, (_, text) in zip(labels, facts, strict=True):
-        first, *others = folded(cut(text), width - widest)
+        first, *rest = folded(cut(text), width - widest)
         lines.append(Text.assemble((label, "dim"), " " * (widest - cell_len(label)), first))
-        lines += [Text(" " * widest + line) for line in others]
+        lines += [Text(" " * widest + line) for line in rest]
     return lines
 
 
@@ -194,9 +194,9 @@ class _TableLayout:
         self.visible = len(self._rows)
         columns = table.columns
         self._groups = [place for place, column in enumerate(columns) if column.group]
-        others = [place for place in table.places if place not in self._groups]
-        self._below = [place for place in others if _is_below(columns[place])]
-        self._places = [place for place in others if place not in self._below]
+        rest = [place for place in table.places if place not in self._groups]
+        self._below = [place for place in rest if _is_below(columns[place])]
+        self._places = [place for place in rest if place not in self._below]
         self._indent = _GAP if self._groups else 0
         self._widest = {
             place: max((cell_len(self._plain(row[place].text)) for row in self._rows), default=0)

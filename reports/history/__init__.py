@@ -1,1 +1,1 @@
-"""What a folder of records says over time: series of figures, and where they change."""
+"""Follow the figures of a folder of records over time, and find where they change."""

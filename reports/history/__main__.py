@@ -39,9 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refuse_to_overwrite(named_forms(options))
         runs, left_out = _runs(options.records, options.branch)
         series = [
-            each
-            for each in series_of(runs)
-            if not options.kernel or each.line.key.kernel in options.kernel
+            one_series
+            for one_series in series_of(runs)
+            if not options.kernel or one_series.line.key.kernel in options.kernel
         ]
         if series:
             write_document(document_of(series, runs, left_out), options)
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not series:
         print(_nothing(sources, len(runs), left_out), file=sys.stderr)
         return ExitStatus.USAGE
-    lost = [each for each, _ in worse(series) if each.gates]
+    lost = [one_series for one_series, _ in worse(series) if one_series.gates]
     if options.gate and lost:
         print(f"the gate is shut: {count(len(lost), 'series')} got worse", file=sys.stderr)
         return ExitStatus.WRONG
@@ -68,16 +68,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _runs(folders: Sequence[Path], branches: Sequence[str]) -> tuple[list[RecordSide], list[str]]:
-    """The runs of folders and of branches, and why other files are left out."""
+    """Return the runs of folders and of branches, and why other files are left out."""
     with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as scratch:
         copies = {
-            each: copy_records(each, Path(scratch) / str(number))
-            for number, each in enumerate(branches)
+            branch: copy_records(branch, Path(scratch) / str(number))
+            for number, branch in enumerate(branches)
         }
         named = [*folders, *copies.values()] or [Path("results")]
         runs, left_out = read_runs(records_in(named))
     for branch, copy in copies.items():
-        left_out = [each.replace(f"{copy}/", f"{branch}: ") for each in left_out]
+        left_out = [problem.replace(f"{copy}/", f"{branch}: ") for problem in left_out]
     return runs, left_out
 
 

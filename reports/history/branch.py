@@ -11,26 +11,31 @@ from kernel_workbench.reports.record import RecordError
 KINDS = (".jsonl", ".jsonl.gz")
 
 
-def copy_records(told: str, into: Path) -> Path:
-    """Copy a branch's records to a folder, under the names that they have there; the folder.
+def copy_records(branch: str, into: Path) -> Path:
+    """Copy a branch's records to a folder, under the names that they have there.
 
-    told: `NAME` or `NAME:FOLDER`, of the checkout that this is run in. Raises RecordError.
+    Args:
+        branch: `NAME` or `NAME:FOLDER`, of the checkout that this is run in.
+        into: the folder, which is returned.
+
+    Raises:
+        RecordError: git has no such branch or folder, or it holds no record.
     """
-    name, _, inside = told.partition(":")
-    problem = f"--branch {shown(told)}"
+    name, _, inside = branch.partition(":")
+    problem = f"--branch {shown(branch)}"
     try:
         commit = _git("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
         tree = f"{commit.decode().strip()}:{inside.strip('/')}"
         names = _git("ls-tree", "-r", "-z", "--name-only", tree).decode().split("\0")
-        records = [each for each in names if each.endswith(KINDS)]
-        for each in records:
-            copy = into / PurePosixPath(each)
+        records = [name for name in names if name.endswith(KINDS)]
+        for record in records:
+            copy = into / PurePosixPath(record)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(_git("show", f"{tree}{'' if tree.endswith(':') else '/'}{each}"))
+            copy.write_bytes(_git("show", f"{tree}{'' if tree.endswith(':') else '/'}{record}"))
     except subprocess.CalledProcessError as error:
-        said = " ".join(error.stderr.decode(errors="replace").split())
+        message = " ".join(error.stderr.decode(errors="replace").split())
         raise RecordError(
-            f"{problem}: git can't give its records ({shown(said)}); name a branch of this "
+            f"{problem}: git can't give its records ({shown(message)}); name a branch of this "
             "checkout, and after a colon a folder in it"
         ) from error
     except OSError as error:

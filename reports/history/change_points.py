@@ -26,7 +26,7 @@ _FAR = 0.8  # of differences, the part within the second scale
 
 
 def change_points(values: Sequence[float]) -> list[int]:
-    """The places of the first runs of new levels; values are above zero."""
+    """Return the places of the first runs of new levels; values are above zero."""
     if len(values) < FEWEST_RUNS:
         return []
     # What no other report should wait for.
@@ -36,25 +36,25 @@ def change_points(values: Sequence[float]) -> list[int]:
     logs = [math.log(value) for value in values]
     fitted: Any = ruptures.Pelt(model="l2", min_size=FEWEST, jump=1)
     penalty = _COST * _noise(logs) ** 2 * math.log(len(logs))
-    found = [int(each) for each in fitted.fit_predict(np.array(logs), pen=penalty)][:-1]
-    while found:
-        ends = [0, *found, len(logs)]
+    places = [int(place) for place in fitted.fit_predict(np.array(logs), pen=penalty)][:-1]
+    while places:
+        ends = [0, *places, len(logs)]
         levels = [logs[one:other] for one, other in itertools.pairwise(ends)]
         chances = [_chance(*pair) for pair in itertools.pairwise(levels)]
-        likeliest = max(range(len(found)), key=lambda place: chances[place])
+        likeliest = max(range(len(places)), key=lambda place: chances[place])
         if chances[likeliest] <= _CHANCE:
             break
-        del found[likeliest]
-    return found
+        del places[likeliest]
+    return places
 
 
 def _noise(logs: Sequence[float]) -> float:
-    """The standard deviation of a figure about its level."""
+    """Return the standard deviation of a figure about its level."""
     from scipy import stats  # noqa: PLC0415 (a report in the terminal shouldn't wait for it)
 
     steps = [other - one for one, other in itertools.pairwise(logs)]
     middle = statistics.median(steps)
-    far = sorted(abs(each - middle) for each in steps)
+    far = sorted(abs(step - middle) for step in steps)
     scales = (
         far[min(int(part * len(far)), len(far) - 1)] / stats.norm.ppf((1 + part) / 2)
         for part in (0.5, _FAR)
@@ -63,11 +63,11 @@ def _noise(logs: Sequence[float]) -> float:
 
 
 def _chance(before: Sequence[float], after: Sequence[float]) -> float:
-    """The chance that two levels differ so by noise alone, which is `_LEAST_NOISE` at least."""
+    """Return the chance that two levels differ so by noise of `_LEAST_NOISE` or more alone."""
     from scipy import stats  # noqa: PLC0415 (likewise)
 
     variances = (
-        max(statistics.variance(each), _LEAST_NOISE**2) / len(each) for each in (before, after)
+        max(statistics.variance(item), _LEAST_NOISE**2) / len(item) for item in (before, after)
     )
     apart = abs(statistics.fmean(after) - statistics.fmean(before)) / math.sqrt(sum(variances))
     return 2 * float(stats.t.sf(apart, len(before) + len(after) - 2))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kernel_workbench.reports.comparison.accuracy import accuracy_changes
 from kernel_workbench.reports.comparison.energy import energy_ratio
 from kernel_workbench.reports.comparison.side import read_sides
-from kernel_workbench.reports.comparison.speed import hold
+from kernel_workbench.reports.comparison.speed import compare_speeds
 from kernel_workbench.reports.history.branch import KINDS
 from kernel_workbench.reports.history.change_points import FEWEST_RUNS, change_points
 from kernel_workbench.reports.phrases import shown
@@ -31,7 +31,7 @@ _LEAST = 1e-6  # of an error over its bound: below it nothing is told
 
 
 class SeriesKey(NamedTuple):
-    """What a series is of."""
+    """The suite, board and row that a series is of."""
 
     suite: str
     machine: str
@@ -44,9 +44,10 @@ class SeriesKey(NamedTuple):
 class LevelChange:
     """A new level of a series.
 
-    at       the place of its first run
-    ratio    the new level over the old one
-    verdict  of `compare` on the runs before and after it
+    Attributes:
+        at: the place of its first run.
+        ratio: the new level over the old one.
+        verdict: of `compare` on the runs before and after it.
     """
 
     at: int
@@ -66,25 +67,25 @@ class FigureSeries:
 
     @property
     def is_short(self) -> bool:
-        """Whether the series has too few runs for a change to show."""
+        """True if the series has too few runs for a change to show."""
         return len(self.values) < FEWEST_RUNS
 
 
 def records_in(folders: Iterable[Path]) -> list[Path]:
-    """All records of the folders and below, and records that are named themselves."""
-    found: dict[Path, None] = {}
-    for each in folders:
-        if not each.exists():
-            raise RecordError(f"{shown(each)}: there is no such file or folder")
-        inside = [each]
-        if each.is_dir():
-            inside = [path for kind in KINDS for path in each.rglob(f"*{kind}")]
-        found |= dict.fromkeys(sorted(inside))
-    return list(found)
+    """Return all records of the folders and below, and records that are named themselves."""
+    result: dict[Path, None] = {}
+    for folder in folders:
+        if not folder.exists():
+            raise RecordError(f"{shown(folder)}: there is no such file or folder")
+        inside = [folder]
+        if folder.is_dir():
+            inside = [path for kind in KINDS for path in folder.rglob(f"*{kind}")]
+        result |= dict.fromkeys(sorted(inside))
+    return list(result)
 
 
 def read_runs(paths: Iterable[Path]) -> tuple[list[RecordSide], list[str]]:
-    """The runs that measured something, the earliest first, and why other files are left out."""
+    """Return the runs that measured figures, the earliest first, and why files are left out."""
     runs: list[RecordSide] = []
     left_out = []
     for path in paths:
@@ -93,19 +94,24 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[RecordSide], list[str]]:
         except RecordError as error:
             left_out.append(str(error))
             continue
-        runs += [each for each in sides if each.suite in FIGURES and each.figures == "measured"]
-    return sorted(runs, key=lambda each: each.header.started_at), left_out
+        runs += [side for side in sides if side.suite in FIGURES and side.figures == "measured"]
+    return sorted(runs, key=lambda item: item.header.started_at), left_out
 
 
 def series_of(runs: Iterable[RecordSide]) -> list[FigureSeries]:
-    """A series for each figure that two runs have, with its changes."""
+    """Return a series for each figure that two runs have, with its changes.
+
+    Example:
+        >>> runs, _ = read_runs(records_in([Path("results")]))
+        >>> [series.line.key.kernel for series in series_of(runs) if series.changes]
+    """
     lines: dict[SeriesKey, dict[int, tuple[RecordSide, float, bool]]] = defaultdict(dict)
     for run in runs:
         for key, value, gates in _figures(run):
             board = run.machine.board or run.machine.name
             line = SeriesKey(run.suite, run.machine.name, board, run.header.protocol, key)
             lines[line][id(run)] = run, value, gates
-    made = []
+    created = []
     speeds: _Speeds = {}
     for line, points in lines.items():
         if len(points) < 2:
@@ -114,12 +120,12 @@ def series_of(runs: Iterable[RecordSide]) -> list[FigureSeries]:
         values = tuple(value for _, value, _ in points.values())
         *_, (_, _, gates) = points.values()
         changes = _changes(line, sides, values, speeds)
-        made.append(FigureSeries(line, sides, values, gates, changes))
-    return made
+        created.append(FigureSeries(line, sides, values, gates, changes))
+    return created
 
 
 def _figures(run: RecordSide) -> Iterator[tuple[Key, float, bool]]:
-    """The figures of a run that are numbers above zero, and whether they gate."""
+    """Yield the figures of a run that are numbers above zero, and whether they gate."""
     for key, timed in run.speeds.items():
         if timed.evidence is not None and timed.row.status == "timed":
             yield key, timed.time_us, timed.row.gates
@@ -144,17 +150,21 @@ def _changes(
 
 
 def _verdict(line: SeriesKey, before: RecordSide, after: RecordSide, speeds: _Speeds) -> str:
-    """What `compare` says of the row in these two records."""
+    """Return the verdict of `compare` on the row in these two records."""
     key, (before.letter, after.letter) = line.key, "AB"
     if line.suite == "bench":
         runs = id(before), id(after)
         if runs not in speeds:
-            held = hold(before, after).held
-            speeds[runs] = {each.pair.key: str(each.judgement.verdict) for each in held}
+            compared = compare_speeds(before, after).rows
+            speeds[runs] = {row.pair.key: str(row.judgement.verdict) for row in compared}
         return speeds[runs].get(key, "NOT COMPARED")
     if line.suite == "profile":
         one_board = before.machine.is_board_of(after.machine)
         rows = before.energies[key], after.energies[key]
-        return energy_ratio(*rows, one_board=one_board).told
-    changed = (each for each in accuracy_changes(before, after)[0] if each.key == key)
-    return next((each.kind for each in changed), "AS ACCURATE")
+        return energy_ratio(*rows, one_board=one_board).word
+    changed = (
+        accuracy_change
+        for accuracy_change in accuracy_changes(before, after)[0]
+        if accuracy_change.key == key
+    )
+    return next((row.kind for row in changed), "AS ACCURATE")

@@ -29,9 +29,9 @@ _NOTE = (
 
 
 def worse(series: Iterable[FigureSeries]) -> list[_Item]:
-    """The series whose last change is for the worse, each with that change."""
-    last = ((each, each.changes[-1]) for each in series if each.changes)
-    return [(each, change) for each, change in last if change.ratio > 1]
+    """Return the series whose last change is for the worse, each with that change."""
+    last = ((one_series, one_series.changes[-1]) for one_series in series if one_series.changes)
+    return [(item, change) for item, change in last if change.ratio > 1]
 
 
 def told_left_out(left_out: Sequence[str]) -> str:
@@ -42,9 +42,9 @@ def told_left_out(left_out: Sequence[str]) -> str:
 def document_of(
     series: Sequence[FigureSeries], runs: Sequence[RecordSide], left_out: Sequence[str]
 ) -> Document:
-    """All of it. left_out: why files that were found aren't among the runs."""
-    items = [(each, change) for each in series for change in each.changes]
-    items.sort(key=lambda each: (each[0].runs[each[1].at].header.started_at, each[1].ratio))
+    """Return all of it. left_out: why files that were found aren't among the runs."""
+    items = [(one_series, change) for one_series in series for change in one_series.changes]
+    items.sort(key=lambda item: (item[0].runs[item[1].at].header.started_at, item[1].ratio))
     lost = worse(series)
     verdict, tone = _verdict(series)
     short = too_short(series)
@@ -62,7 +62,7 @@ def document_of(
             table_of(
                 f"Series of {suite}: {name}",
                 _series_fields(),
-                [each for each in series if each.line.suite == suite],
+                [one_series for one_series in series if one_series.line.suite == suite],
                 level="details",
             )
             for suite, name in FIGURES.items()
@@ -71,10 +71,10 @@ def document_of(
     notes = [told_left_out(left_out)] if left_out else []
     if short:
         notes.append(f"a change shows in a series of {FEWEST_RUNS} runs or more")
-    boards = {each.line.board for each in series}
+    boards = {one_series.line.board for one_series in series}
     if len(boards) > 1:
         notes.append(f"{len(boards):,} boards, each with series of its own")
-    dates = [each.header.started_at for each in runs]
+    dates = [run.header.started_at for run in runs]
     facts = [("runs", f"{dates[0]} to {dates[-1]}")] if dates else []
     closing = f"{sentence}; --details shows every series"
     return Document(
@@ -83,7 +83,7 @@ def document_of(
 
 
 def too_short(series: Sequence[FigureSeries]) -> str:
-    """`too short to tell: 3 of 5 series`; empty where no series is too short."""
+    """Return `too short to tell: 3 of 5 series`; empty where no series is too short."""
     short = sum(one.is_short for one in series)
     return f"too short to tell: {short:,} of {len(series):,} series" if short else ""
 
@@ -111,25 +111,25 @@ def _series_of(item: _Item) -> FigureSeries:
 def _names() -> list[Field[FigureSeries]]:
     return [
         text("board and figure", _board_and_figure, group=True),
-        text("kernel", lambda each: f"{each.line.key.op} {each.line.key.kernel}"),
-        text("case", lambda each: case_text(each.line.key), below=True),
+        text("kernel", lambda series: f"{series.line.key.op} {series.line.key.kernel}"),
+        text("case", lambda series: case_text(series.line.key), below=True),
     ]
 
 
 def _series_fields() -> list[Field[FigureSeries]]:
     return [
         *_names(),
-        number("runs", lambda each: len(each.values)),
-        number("first", lambda each: each.values[0], figure),
-        number("last", lambda each: each.values[-1], figure),
-        (Column("over the runs", "trend"), lambda each: Cell("", trend=each.values)),
-        number("changes", lambda each: len(each.changes)),
+        number("runs", lambda series: len(series.values)),
+        number("first", lambda series: series.values[0], figure),
+        number("last", lambda series: series.values[-1], figure),
+        (Column("over the runs", "trend"), lambda series: Cell("", trend=series.values)),
+        number("changes", lambda series: len(series.changes)),
     ]
 
 
 def _change_fields() -> list[Field[_Item]]:
     return [
-        *(of_part(each, _series_of) for each in _names()),
+        *(of_part(name, _series_of) for name in _names()),
         number(
             "change",
             lambda item: item[1].ratio - 1,
@@ -148,7 +148,7 @@ def _change_fields() -> list[Field[_Item]]:
 
 def _between(series: FigureSeries, change: LevelChange) -> str:
     before, after = (series.runs[place].header for place in (change.at - 1, change.at))
-    commits = [commit_text(each.environment) or "an unknown commit" for each in (before, after)]
+    commits = [commit_text(item.environment) or "an unknown commit" for item in (before, after)]
     return (
         f"between {commits[0]} of {before.started_at} and {commits[1]} of {after.started_at}, "
         f"run {change.at + 1} of {len(series.runs)}"

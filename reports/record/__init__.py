@@ -1,4 +1,4 @@
-"""What a run leaves: a header, a row for each thing tried, an end; JSON lines, written and read."""
+"""Write and read records: JSON lines of a header, a row for each thing tried, and an end."""
 
 from kernel_workbench.reports.record.accuracy_row import (
     ULP_EDGES,

@@ -43,7 +43,7 @@ class TimedProcess(SchemaLine):
 
 
 class CountedLaunch(SchemaLine):
-    """What Nsight Compute counted of one launch of a call. Shares are 0 to 1, of the peak."""
+    """Counters of Nsight Compute for one launch of a call. Shares are 0 to 1, of the peak."""
 
     launch: Annotated[
         str,

@@ -17,7 +17,7 @@ _UNREAD = "?"  # a figure that couldn't be read, which is never a zero
 
 
 class LoopMix(SchemaLine):
-    """What one trip of a kernel's busiest loop makes a warp issue, at the least."""
+    """Instructions that a warp issues in one trip of a kernel's busiest loop, at the least."""
 
     instructions: Whole = Field(description="of all kinds")
     matrix: Whole = Field(description="matrix instructions")
@@ -27,7 +27,7 @@ class LoopMix(SchemaLine):
 
 
 class CodeMix(SchemaLine):
-    """What compiled code holds: numbers of instructions, not of times that they run."""
+    """Numbers of instructions in compiled code, not of times that they run."""
 
     instructions: Whole = Field(description="of all kinds")
     loads: dict[Whole, Whole] = Field(description="of global memory, by bytes a thread")

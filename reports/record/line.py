@@ -1,4 +1,4 @@
-"""What every line of a record is: closed and frozen JSON; and the case that a row is of."""
+"""The base of every line of a record, closed and frozen JSON; and the case of a row."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Spread:
 
 
 class Series(SchemaLine):
-    """What was sampled, thinned for a picture: columns of one length; None where a read failed."""
+    """Samples over time, thinned for a picture: columns of one length; None where a read failed."""
 
     seconds: Annotated[tuple[float, ...], RowField(unit="s")] = Field(
         description="since the window began"

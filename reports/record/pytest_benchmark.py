@@ -67,7 +67,7 @@ class _File(_ReadFile):
 
 
 def read_import(path: Path) -> Record | None:
-    """The file as a record; None where it is no such file. Raises RecordError."""
+    """Return the file as a record; None where it is no such file. Raises RecordError."""
     try:
         with path.open("rb") as opened:
             if not _looks_like_one(opened.read(1 << 16)):
@@ -101,7 +101,7 @@ def read_import(path: Path) -> Record | None:
 
 
 def _looks_like_one(start: bytes) -> bool:
-    """An object whose first key is one that pytest-benchmark writes; a record begins with kind."""
+    """Return an object whose first key pytest-benchmark writes; a record begins with kind."""
     text = start.lstrip()[:200].lstrip(b"{ \r\n\t")
     keys = (b'"machine_info"', b'"benchmarks"', b'"commit_info"', b'"datetime"', b'"version"')
     return start.lstrip()[:1] == b"{" and text.startswith(keys)
@@ -148,29 +148,29 @@ def _header(file: _File) -> RunHeader:
 
 
 def _device(machine: Mapping[str, object]) -> Mapping[str, object]:
-    """What `bench` tells of its device; nothing, of a file from elsewhere."""
-    told = machine.get("device")
-    return told if isinstance(told, dict) else {}
+    """Return the device that `bench` wrote; empty for a file from another program."""
+    words = machine.get("device")
+    return words if isinstance(words, dict) else {}
 
 
 def _gpu(machine: Mapping[str, object]) -> str | None:
-    """The GPU's name, where the file has it."""
+    """Return the GPU's name, where the file has it."""
     device = _device(machine)
     if device:
         return _text(device, "device_name") if device.get("sm") is not None else None
-    names = (_text(machine, each) for each in ("gpu_name", "gpu", "device_name"))
-    return next((each for each in names if each is not None), None)
+    names = (_text(machine, name) for name in ("gpu_name", "gpu", "device_name"))
+    return next((name for name in names if name is not None), None)
 
 
 def _row(benchmark: _Benchmark) -> BenchRow:
-    told, stats = benchmark.extra_info, benchmark.stats
+    words, stats = benchmark.extra_info, benchmark.stats
     function, _, parameters = benchmark.name.partition("[")
-    kernel = _text(told, "kernel") or function
-    op = _text(told, "op") or benchmark.group or _of_file(benchmark.fullname)
-    of_case = told.get("case")
-    named = _text(of_case, "id") if isinstance(of_case, dict) else _text(told, "case")
+    kernel = _text(words, "kernel") or function
+    op = _text(words, "op") or benchmark.group or _of_file(benchmark.fullname)
+    of_case = words.get("case")
+    named = _text(of_case, "id") if isinstance(of_case, dict) else _text(words, "case")
     case = named or benchmark.param or parameters.removesuffix("]") or function
-    samples = tuple(1e6 * each for each in stats.data or () if each > 0)
+    samples = tuple(1e6 * seconds for seconds in stats.data or () if seconds > 0)
     return BenchRow(
         op=op,
         kernel=kernel,
@@ -178,43 +178,45 @@ def _row(benchmark: _Benchmark) -> BenchRow:
             id=case,
             op=op,
             sizes={},
-            dtype=_text(told, "dtype") or _UNKNOWN,
+            dtype=_text(words, "dtype") or _UNKNOWN,
             layout=_UNKNOWN,
-            distribution=_text(told, "distribution") or "normal",
+            distribution=_text(words, "distribution") or "normal",
             options=(),
             seed=0,
             tier="full",
             why="",
         ),
         status="timed",
-        accuracy=_ACCURACY.get(str(told.get("accuracy"))),
-        cache="warm" if _text(told, "cache") == "warm" else "cold",
-        distribution=_text(told, "distribution") or "normal",
+        accuracy=_ACCURACY.get(str(words.get("accuracy"))),
+        cache="warm" if _text(words, "cache") == "warm" else "cold",
+        distribution=_text(words, "distribution") or "normal",
         processes=(TimedProcess(times_us=samples),) if samples else (),
         median_us=1e6 * stats.median,
         first_quartile_us=None if stats.q1 is None else 1e6 * stats.q1,
         third_quartile_us=None if stats.q3 is None else 1e6 * stats.q3,
-        flops=_count(told, "flops"),
-        bytes=_count(told, "bytes"),
+        flops=_count(words, "flops"),
+        bytes=_count(words, "bytes"),
     )
 
 
 def _of_file(fullname: str) -> str:
-    """`suite` of `benchmarks/test_suite.py::test_it[8]`."""
+    """Return `suite` of `benchmarks/test_suite.py::test_it[8]`."""
     stem = PurePosixPath(fullname.partition("::")[0]).stem.removeprefix("test_")
     return stem or "benchmark"
 
 
 def _text(values: Mapping[str, object], name: str) -> str | None:
-    found = values.get(name)
-    return found if isinstance(found, str) and found else None
+    result = values.get(name)
+    return result if isinstance(result, str) and result else None
 
 
 def _count(values: Mapping[str, object], name: str) -> int | None:
-    found = values.get(name)
-    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else None
+    result = values.get(name)
+    return (
+        result if isinstance(result, int) and not isinstance(result, bool) and result > 0 else None
+    )
 
 
 def _figure(values: Mapping[str, object], name: str) -> float | None:
-    found = values.get(name)
-    return float(found) if isinstance(found, int | float) and 0 < found < 1e6 else None
+    result = values.get(name)
+    return float(result) if isinstance(result, int | float) and 0 < result < 1e6 else None

@@ -60,10 +60,11 @@ class RecordError(Exception):
 class Record:
     """A record as read: of `accuracy` rows, of `compile` resources and predictions, and so on.
 
-    rows, compiled, predictions, benches, profiles, finds, coverage    whole rows, in the order they
-             were written
-    end      None where the run was cut off
-    problem  None for the record of a run that finished all it planned; otherwise one sentence
+    Attributes:
+        rows, compiled, predictions, benches, profiles, finds, coverage: whole rows, in the order
+            they were written.
+        end: None where the run was cut off.
+        problem: None for the record of a run that finished all it planned; otherwise one sentence.
     """
 
     path: Path
@@ -96,17 +97,24 @@ def read(
 ) -> Record:
     """Read a record, also that of a run that was killed.
 
-    into: takes each row as it is read, and the record then holds none: raw samples of several
-    records needn't be in memory at one time.
-    thinned: takes each row as it is read, and gives what of it the record holds.
-    Raises RecordError, in one sentence, where the file isn't a record that this program reads.
+    Args:
+        into: takes each row as it is read, and the record then holds none: raw samples of several
+            records needn't be in memory at one time.
+        thinned: takes each row as it is read, and gives what of it the record holds.
+
+    Raises:
+        RecordError: the file isn't a record that this program reads.
+
+    Example:
+        >>> record = read(Path("results/bench-20261121T041500Z-nvidia-h200.jsonl"))
+        >>> {row.kernel: row.median_us for row in record.benches if row.status == "timed"}
     """
     chunks = chunks_of(path)
     count, lines = number_of_lines(chunks), lines_of(chunks)
     first = next(lines)
     header = header_of(path, first)
     rows: list[Row] = []
-    keep, found = rows.append if into is None else into, 0
+    keep, result = rows.append if into is None else into, 0
     end: RunEnd | None = None
     start = len(first) + 1
     for number, line in enumerate(lines, 2):
@@ -119,7 +127,7 @@ def read(
         if value is None and number == count:
             problem = (
                 f"{shown(path)}: the last line is cut at byte {start + len(line):,}; "
-                f"{found:,} of {header.planned_rows:,} rows are whole"
+                f"{result:,} of {header.planned_rows:,} rows are whole"
             )
             return _record(path, header, rows, None, problem)
         if value is None:
@@ -131,18 +139,18 @@ def read(
             end = value
         else:
             keep(value if thinned is None else thinned(value))
-            found += 1
+            result += 1
         start += len(line) + 1
-    if end is not None and end.rows != found:
+    if end is not None and end.rows != result:
         raise RecordError(
             f"{shown(path)}, line {count}: the end line counts {end.rows} rows and the file "
-            f"has {found}, so lines were lost or added; run again"
+            f"has {result}, so lines were lost or added; run again"
         )
-    return _record(path, header, rows, end, _problem(path, header, found, end))
+    return _record(path, header, rows, end, _problem(path, header, result, end))
 
 
 def latest(results: Path, suite: str = "") -> Path:
-    """The newest record in `results`, of this suite or of any.
+    """Return the newest record in `results`, of this suite or of any.
 
     By the time stamp in its name, else by when it was written. Raises RecordError where there is
     none.
@@ -153,8 +161,8 @@ def latest(results: Path, suite: str = "") -> Path:
             "is named without it"
         )
     try:
-        found = [path for path in results.glob(f"{suite}*.jsonl") if path.is_file()]
-        newest = max(found, key=_age, default=None)
+        result = [path for path in results.glob(f"{suite}*.jsonl") if path.is_file()]
+        newest = max(result, key=_age, default=None)
     except OSError as error:
         raise RecordError(f"{shown(results)}: can't be searched ({why(error)})") from error
     if newest is None:
@@ -211,7 +219,7 @@ def header_at(path: Path) -> RunHeader:
 
 
 def header_of(path: Path, line: bytes) -> RunHeader:
-    """The first line's header. Raises RecordError."""
+    """Return the first line's header. Raises RecordError."""
     value = _parsed(path, 1, line)
     if value is None:
         raise RecordError(
@@ -233,18 +241,18 @@ def header_of(path: Path, line: bytes) -> RunHeader:
 
 
 def line_of(path: Path, number: int, line: bytes, header: RunHeader) -> Row | RunEnd | None:
-    """The line's row or end; None where it isn't JSON. Raises RecordError."""
-    known = _OF_SUITE[header.suite]
+    """Return the line's row or end; None where it isn't JSON. Raises RecordError."""
+    present = _OF_SUITE[header.suite]
     # Rows are by far the most lines: one pass parses and checks them, the rest is for messages.
     try:
-        return _KINDS[known[0]].model_validate_json(line)
+        return _KINDS[present[0]].model_validate_json(line)
     except ValidationError:
         pass
     value = _parsed(path, number, line)
     if value is None:
         return None
     kind = value.get("kind")
-    if kind in known:
+    if kind in present:
         return _fitted(path, number, line, _KINDS[str(kind)])
     if kind == "end":
         return _fitted(path, number, line, RunEnd)
@@ -255,12 +263,12 @@ def line_of(path: Path, number: int, line: bytes, header: RunHeader) -> Row | Ru
         )
     raise RecordError(
         f"{shown(path)}, line {number}: a line of kind {_quoted(kind)}, and this program knows "
-        f"run, {', '.join(known)} and end"
+        f"run, {', '.join(present)} and end"
     )
 
 
 def _parsed(path: Path, number: int, line: bytes) -> dict[str, object] | None:
-    """The line's JSON object; None where it isn't JSON, which in the last line is a cut."""
+    """Return the line's JSON object; None where it isn't JSON, which in the last line is a cut."""
     try:
         value = json.loads(line.decode())
     except (
@@ -279,10 +287,10 @@ def _fitted(path: Path, number: int, line: bytes, model: type[_Model]) -> _Model
     try:
         return model.model_validate_json(line)
     except ValidationError as error:
-        first, *others = error.errors(include_url=False, include_context=False)
+        first, *rest = error.errors(include_url=False, include_context=False)
         field = ".".join(map(str, first["loc"])) or "the line"
         message = first["msg"][:1].lower() + first["msg"][1:]
-        more = f" (and {len(others)} more fields)" if others else ""
+        more = f" (and {len(rest)} more fields)" if rest else ""
         raise RecordError(
             f"{shown(path)}, line {number}: {shown(field)[:_SHOWN]} doesn't fit schema version "
             f"{SCHEMA_VERSION}: {shown(message)}, got {_quoted(first['input'])}{more}"
@@ -295,9 +303,10 @@ def _quoted(value: object) -> str:
 
 
 def chunks_of(path: Path) -> deque[bytes]:
-    """What the file holds, unpacked where its name ends in .gz: large records are kept so.
+    """Yield the file's bytes, unpacked where its name ends in .gz, as large records are kept.
 
-    Raises RecordError where it can't be read, or can be no record's.
+    Raises:
+        RecordError: it can't be read, or can be no record's.
     """
     chunks: deque[bytes] = deque()
     size = 0
@@ -327,24 +336,24 @@ def chunks_of(path: Path) -> deque[bytes]:
 
 
 def number_of_lines(chunks: deque[bytes]) -> int:
-    """How many lines the chunks hold; a last one without its newline counts."""
+    """Return how many lines the chunks hold; a last one without its newline counts."""
     return sum(chunk.count(b"\n") for chunk in chunks) + (not chunks[-1].endswith(b"\n"))
 
 
 def lines_of(chunks: deque[bytes]) -> Iterator[bytes]:
-    """The lines without their newlines; takes each chunk out when its lines are read."""
+    """Yield the lines without their newlines; takes each chunk out when its lines are read."""
     begun: list[bytes] = []  # a line that goes on in the next chunk
     while chunks:
-        first, *others = chunks.popleft().split(b"\n")
+        first, *rest = chunks.popleft().split(b"\n")
         begun.append(first)
-        if others:
+        if rest:
             yield b"".join(begun)
-            begun = [others.pop()]
-            yield from others
+            begun = [rest.pop()]
+            yield from rest
     if last := b"".join(begun):
         yield last
 
 
 def why(error: Exception) -> str:
-    """What the system says of an error, on one line."""
+    """Return the system's message of an error on one line."""
     return shown(getattr(error, "strerror", None) or error)

@@ -139,7 +139,9 @@ def fields_of(model: type) -> Mapping[str, FieldInfo]:
 
 def declaration_of(field: FieldInfo) -> RowField:
     """Return the declaration in a field's annotation; a plain one where it has none."""
-    return next((each for each in field.metadata if isinstance(each, RowField)), _PLAIN)
+    return next(
+        (declaration for declaration in field.metadata if isinstance(declaration, RowField)), _PLAIN
+    )
 
 
 def unit_of(name: str, field: FieldInfo) -> str:

@@ -105,10 +105,10 @@ class RecordWriter:
         Raises RecordError, with the rows kept, where `end.rows` isn't the number written, or where
         the file isn't what was written: a kernel under test may have changed it.
         """
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for chunk in chunks_of(self.path):
-            found.update(chunk)
-        if found.digest() != self._written.digest():
+            digest.update(chunk)
+        if digest.digest() != self._written.digest():
             self._close()
             raise RecordError(
                 f"{shown(self.path)}: something else wrote to the record while the run went on; "
@@ -168,9 +168,10 @@ class RecordWriter:
 
 
 class RecordContinuation(RecordWriter):
-    """Goes on with the record of a run that was cut off; its last line goes, cut or the end.
+    """Continue the record of a run that was cut off; its last line, cut or the end, is removed.
 
-    Raises RecordError.
+    Raises:
+        RecordError: the file can't be written to.
     """
 
     def __init__(self, record: Record) -> None:
@@ -190,7 +191,7 @@ class RecordContinuation(RecordWriter):
 
 
 def new_path(results: Path, suite: str, started: datetime, device_name: str) -> Path:
-    """A path in `results` that no file has, as `accuracy-20261121T041500Z-nvidia-h200.jsonl`.
+    """Return a free path in `results`, as `accuracy-20261121T041500Z-nvidia-h200.jsonl`.
 
     A `started` without a time zone is taken as UTC.
     """
@@ -208,9 +209,13 @@ def new_path(results: Path, suite: str, started: datetime, device_name: str) -> 
 def new_record(
     results: Path, started: datetime, header: RunHeader, *, mark: str = ""
 ) -> RecordWriter:
-    """A record in `results` under a name of its own, also where two runs begin in one second.
+    """Return a record in `results` under a free name, also where two runs begin in one second.
 
-    mark: what its name has after the device's. Raises RecordError.
+    Args:
+        mark: what its name has after the device's.
+
+    Raises:
+        RecordError: the file can't be made.
     """
     device = f"{header.environment.device_name} {mark}"
     while True:

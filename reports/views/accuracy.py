@@ -147,7 +147,12 @@ class Headline:
 
 
 def headline(record: Record) -> Headline:
-    """Return the verdict: PASSED needs a whole record, a row that passed, nothing against it."""
+    """Return the verdict: PASSED needs a whole record, a row that passed, nothing against it.
+
+    Example:
+        >>> headline(read(path)).sentence
+        '8 rows (1 kernel, 8 cases): 8 passed, 0 failed, 0 refused, in 1.20 s'
+    """
     rows = record.rows
     failed = sum(row.status == "failed" and row.gates for row in rows)
     beside = [row for row in rows if row.status == "failed" and not row.gates]
@@ -224,8 +229,8 @@ def _says_nothing(row: AccuracyRow) -> bool:
 
 def _whose(record: Record, rows: Sequence[AccuracyRow]) -> str:
     """Return whose these rows are, which failed and don't fail the run."""
-    others = {(row.case.op, row.kernel) for row in rows} - baselines_of(record.header)
-    return "kernels that can't fail the run" if others else "baselines"
+    can_fail = {(row.case.op, row.kernel) for row in rows} - baselines_of(record.header)
+    return "kernels that can't fail the run" if can_fail else "baselines"
 
 
 def _beside(whose: str, rows: Sequence[AccuracyRow]) -> str:
@@ -253,7 +258,7 @@ def _counts(record: Record, failed: int, beside: int, whose: str) -> str:
         f"{count(len(rows), 'row')} ({tried}): {statuses['passed']:,} passed, {failed:,} failed"
     )
     if beside:
-        sentence += f", {beside:,} failed by {whose}"
+        sentence += f", {count(beside, 'failure')} of {whose}"
     if statuses["no power"]:
         sentence += f", {statuses['no power']:,} with no power (bounds too wide to judge by)"
     sentence += f", {statuses['refused']:,} refused"
@@ -297,7 +302,7 @@ class ServedCases:
     op: str
     name: str
     asked_for: bool
-    asked: int
+    cases: int
     ran: int
     example: AccuracyRow | None
 
@@ -308,12 +313,12 @@ class ServedCases:
         Where fewer than FEW were asked for (--case, -k, a short file of --cases) no kernel could
         have run as many, and the user knows: then it isn't the kernel that is thin.
         """
-        return 0 < self.ran < FEW <= self.asked
+        return 0 < self.ran < FEW <= self.cases
 
     @property
     def fails(self) -> bool:
         """True if the run fails because no case ran; -k may have left it no case."""
-        return self.asked_for and self.asked > 0 and self.ran == 0
+        return self.asked_for and self.cases > 0 and self.ran == 0
 
 
 def served(kernels: Iterable[KernelInfo], rows: Iterable[AccuracyRow]) -> tuple[ServedCases, ...]:
@@ -327,11 +332,11 @@ def served(kernels: Iterable[KernelInfo], rows: Iterable[AccuracyRow]) -> tuple[
             own = of_kernel.get((kernel.op, kernel.name), [])
             ran = [row for row in own if row.status != "refused"]
             example = next((row for row in ran if row.status == "passed"), ran[0] if ran else None)
-            asked, cases = (
+            wanted, cases = (
                 len({_SEED.sub("", row.case.id) for row in part}) for part in (own, ran)
             )
             counts.append(
-                ServedCases(kernel.op, kernel.name, kernel.asked_for, asked, cases, example)
+                ServedCases(kernel.op, kernel.name, kernel.asked_for, wanted, cases, example)
             )
     return tuple(counts)
 
@@ -342,7 +347,7 @@ def _thin_clause(record: Record) -> str:
     if not thin or record.problem is not None:
         return ""
     named = [
-        f"{shown(kernel.name)} ran {kernel.ran:,} of {kernel.asked:,} cases"
+        f"{shown(kernel.name)} ran {kernel.ran:,} of {kernel.cases:,} cases"
         for kernel in thin[:_MOST_NAMED]
     ]
     more = len(thin) - len(named)
@@ -354,8 +359,8 @@ def _served_notes(record: Record) -> Iterator[str]:
     if record.problem is not None:
         return  # a run that was cut off hasn't tried the cases that the kernel may serve
     for kernel in served(record.header.kernels, record.rows):
-        if kernel.fails or (kernel.ran == 0 and kernel.asked >= FEW):
-            cases = count(kernel.asked, "case")
+        if kernel.fails or (kernel.ran == 0 and kernel.cases >= FEW):
+            cases = count(kernel.cases, "case")
             yield f"{kernel.name} served none of {cases}: {_reasons(record, kernel)}"
         elif kernel.thin and kernel.asked_for:
             yield (
@@ -572,30 +577,30 @@ class KernelVariants(NamedTuple):
 
     Attributes:
         listed: variants in the kernel's own list; empty where it has no list.
-        taken: rows by the variant that they took, in the order of the kernel's list.
+        rows_of: rows by the variant that they took, in the order of the kernel's list.
     """
 
     op: str
     kernel: str
     listed: tuple[str, ...]
-    taken: dict[str, list[AccuracyRow]]
+    rows_of: dict[str, list[AccuracyRow]]
 
     @property
     def untaken(self) -> tuple[str, ...]:
         """Listed variants that no case took."""
-        return tuple(name for name in self.listed if name not in self.taken)
+        return tuple(name for name in self.listed if name not in self.rows_of)
 
     @property
     def unlisted(self) -> tuple[str, ...]:
         """Variants that a case took and that aren't in the kernel's list."""
-        return tuple(name for name in self.taken if self.listed and name not in self.listed)
+        return tuple(name for name in self.rows_of if self.listed and name not in self.listed)
 
     @property
     def sentence(self) -> str:
         """`18 of 20 taken`; `18 taken` of a kernel that doesn't list its variants."""
         if not self.listed:
-            return f"{len(self.taken):,} taken"
-        ran = len(self.taken) - len(self.unlisted)
+            return f"{len(self.rows_of):,} taken"
+        ran = len(self.rows_of) - len(self.unlisted)
         line = f"{ran:,} of {len(self.listed):,} taken"
         return f"{line}, and {len(self.unlisted):,} that it doesn't list" if self.unlisted else line
 
@@ -606,16 +611,16 @@ def kernel_variants(record: Record) -> list[KernelVariants]:
     result = []
     for key, rows in by_kernel(record).items():
         ran = [row for row in rows if row.status != "refused"]
-        taken: dict[str, list[AccuracyRow]] = {}
+        used: dict[str, list[AccuracyRow]] = {}
         for row in ran:
             for name in (row.variant or "").split():  # a kernel of several passes takes several
-                taken.setdefault(name, []).append(row)
+                used.setdefault(name, []).append(row)
         # The refusals say more of a kernel whose every row was refused.
         listed = listed_by.get(key, ()) if ran else ()
-        if listed or taken:
-            in_order = [name for name in listed if name in taken]
-            in_order += [name for name in taken if name not in listed]
-            result.append(KernelVariants(*key, listed, {name: taken[name] for name in in_order}))
+        if listed or used:
+            in_order = [name for name in listed if name in used]
+            in_order += [name for name in used if name not in listed]
+            result.append(KernelVariants(*key, listed, {name: used[name] for name in in_order}))
     return result
 
 
@@ -657,7 +662,7 @@ def ulp_shares(record: Record) -> list[tuple[Key, list[float]]]:
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """Whether a kernel's bits depend on something, as declared and as measured.
+    """One property of a kernel's bits, as declared and as measured.
 
     Attributes:
         declared: None where the kernel says nothing.
@@ -949,7 +954,8 @@ class _View:
     ) -> Table:
         """Return a table of kernels and dtypes down, families across.
 
-        places_of: returns the dtypes and families of a row; dtype "" is all dtypes together.
+        Args:
+            places_of: returns the dtypes and families of a row; dtype "" is all dtypes together.
         """
         cells: dict[tuple[str, str, str], list[AccuracyRow]] = {}
         lines: dict[tuple[str, str], None] = {}
@@ -1026,7 +1032,7 @@ class _View:
             return f"{item[1]}{' (not listed)' if item[1] in item[0].unlisted else ''}"
 
         def rows_of(item: tuple[KernelVariants, str]) -> list[AccuracyRow]:
-            return item[0].taken[item[1]]
+            return item[0].rows_of[item[1]]
 
         ran: list[Field[tuple[KernelVariants, str]]] = [
             text("kernel", lambda item: heading(item[0]), group=True),
@@ -1044,7 +1050,7 @@ class _View:
         yield table_of(
             f"Variants: {variants_counted(self._record) or 'code variants that cases took'}",
             ran,
-            [(kernel, name) for kernel in kernels for name in kernel.taken],
+            [(kernel, name) for kernel in kernels for name in kernel.rows_of],
             level="details",
             folded=True,
         )
@@ -1059,8 +1065,8 @@ class _View:
 
     def _workspaces(self) -> Table:
         def tone(row: AccuracyRow) -> Tone:
-            taken, declared = row.workspace_bytes or 0, row.declared_workspace_bytes or 0
-            return "good" if taken <= declared else "bad"
+            used, declared = row.workspace_bytes or 0, row.declared_workspace_bytes or 0
+            return "good" if used <= declared else "bad"
 
         fields: list[Field[AccuracyRow]] = [
             *self._names(lambda row: (row.case.op, row.kernel)),
@@ -1081,10 +1087,10 @@ class _View:
         yield table_of(title, fields, properties.items(), level="details")
         # A kernel that says itself that it depends on the batch needs no case that shows it.
         examples = [
-            (key, name, f"{short_case(found.row)}: {found.reason}")
+            (key, name, f"{short_case(measured.row)}: {measured.reason}")
             for key, of_kernel in properties.items()
-            for name, found in of_kernel.items()
-            if found.row is not None and found.declared is not False
+            for name, measured in of_kernel.items()
+            if measured.row is not None and measured.declared is not False
         ]
         example_fields: list[Field[tuple[Key, str, str]]] = [
             *self._names(lambda item: item[0]),
@@ -1200,17 +1206,17 @@ def _ratio_field(title: str, value: Callable[[Any], float | None], note: str = "
     """Return a field of an error over its bound; infinite of a rule that measures none."""
 
     def cell(item: object) -> Cell:
-        found = value(item)
-        if found is None or math.isinf(found):
+        result = value(item)
+        if result is None or math.isinf(result):
             return Cell("-")
-        return Cell(ratio(found), found, "good" if found <= 1 else "bad")
+        return Cell(ratio(result), result, "good" if result <= 1 else "bad")
 
     return Column(title, "number", note), cell
 
 
-def _property_cell(found: Property) -> Cell:
-    line = found.text if found.row is None else f"{found.text}: {short_case(found.row)}"
-    return Cell(line, tone="bad" if found.is_broken else "")
+def _property_cell(measured: Property) -> Cell:
+    line = measured.text if measured.row is None else f"{measured.text}: {short_case(measured.row)}"
+    return Cell(line, tone="bad" if measured.is_broken else "")
 
 
 def _wrong(row: AccuracyRow) -> str:

@@ -62,14 +62,18 @@ _STEADY = 0.005  # of the mean; at less a row's sampling ends before its time do
 
 
 def bench_part(record: Record, baseline: str | None = None) -> ReportPart:
-    """The record's part of a document. Raises RecordError where no kernel is the baseline."""
+    """Return the record's part of a document.
+
+    Raises:
+        RecordError: no row is of the baseline.
+    """
     rows = record.benches
     names = sorted({row.kernel for row in rows})
     if baseline is not None and baseline not in names:
-        known = ", ".join(map(shown, names[:12])) or "none"
+        timed_kernels = ", ".join(map(shown, names[:12])) or "none"
         raise RecordError(
             f"{shown(record.path)}: no row is of a kernel {shown(baseline)!r}, so it can't be the "
-            f"baseline; the record has {known}"
+            f"baseline; the record has {timed_kernels}"
         )
     kernels = count(len({(row.op, row.kernel) for row in rows}), "kernel")
     cases = count(len({(row.op, row.case.id) for row in rows}), "case")
@@ -88,14 +92,14 @@ def bench_part(record: Record, baseline: str | None = None) -> ReportPart:
 
 
 def _is_believed(record: Record) -> bool:
-    """Whether cold rows were cold: False where the flush was seen not to evict."""
+    """True if cold rows were cold; False if the flush was seen not to evict."""
     flush = record.header.flush
     cold = any(row.status == "timed" and row.cache == "cold" for row in record.benches)
     return flush is None or flush.evicts or not cold
 
 
 def _notes(record: Record) -> Iterator[str]:
-    """What a reader must know besides: problems, what isn't believed, what was discarded."""
+    """Yield notes: problems of the run, figures that aren't believed, samples discarded."""
     rows, header = record.benches, record.header
     timed = [row for row in rows if row.status == "timed"]
     yield from problems_of(record, timed)
@@ -107,16 +111,16 @@ def _notes(record: Record) -> Iterator[str]:
         yield "imported from another program's record: its rules aren't this workbench's"
     unchecked = sum(row.accuracy != "passed" for row in timed)
     if unchecked and header.figures != "measured":
-        yield f"nothing is told of the accuracy of {count(unchecked, 'row')}"
+        yield f"{count(unchecked, 'row')} of unknown accuracy"
     elif unchecked:
-        yield f"{count(unchecked, 'row')} timed of outputs that were not found right"
-    processes = [each for row in timed for each in row.processes]
-    taken = sum(len(each.times_us) for each in processes)
-    throttled = sum(each.throttled for each in processes)
+        yield f"{count(unchecked, 'row')} timed though their outputs were wrong or not checked"
+    processes = [process for row in timed for process in row.processes]
+    used = sum(len(process.times_us) for process in processes)
+    throttled = sum(process.throttled for process in processes)
     if throttled:
         discarded = f"{count(throttled, 'sample')} discarded since the clock was low"
-        yield f"{discarded}, {share(throttled / (taken + throttled))} of all"
-    queued = sum(any(each.held is False for each in row.processes) for row in timed)
+        yield f"{discarded}, {share(throttled / (used + throttled))} of all"
+    queued = sum(any(process.held is False for process in row.processes) for row in timed)
     if queued:
         yield (
             f"{count(queued, 'row')} whose calls took longer to queue than the device could be "
@@ -135,7 +139,7 @@ def _notes(record: Record) -> Iterator[str]:
         )
     if header.roofs and all(roof.measured for roof in header.roofs):
         what = "CPU" if header.environment.device == "cpu" else "GPU"
-        yield f"no datasheet of this {what} is known, so shares are of what was measured here"
+        yield f"no datasheet of this {what} is known, so shares are of roofs measured in this run"
 
 
 def _unconfirmed(timed: Sequence[BenchRow]) -> Iterator[str]:
@@ -150,7 +154,7 @@ def _unconfirmed(timed: Sequence[BenchRow]) -> Iterator[str]:
 
 
 def _other_work(timed: Sequence[BenchRow]) -> Iterator[str]:
-    """What else ran while rows were timed, which their times may suffer from."""
+    """Yield notes on other work that ran while rows were timed and may be in their times."""
     shared = sum(SHARED_GPU in row.codes for row in timed)
     if shared:
         yield f"{count(shared, 'row')} timed while another process had the GPU"
@@ -166,12 +170,12 @@ def _other_work(timed: Sequence[BenchRow]) -> Iterator[str]:
 
 
 def _still_varied(process: TimedProcess) -> bool:
-    """Whether time ended its sampling and steadiness hadn't; ten slow calls may have both."""
+    """True if sampling ended because its time was up, before the samples were steady."""
     times_us = process.times_us
     if process.stopped != "time limit" or len(times_us) < 2:
         return False
     mean = sum(times_us) / len(times_us)
-    deviation = math.hypot(*(each - mean for each in times_us)) / math.sqrt(len(times_us) - 1)
+    deviation = math.hypot(*(time_us - mean for time_us in times_us)) / math.sqrt(len(times_us) - 1)
     return deviation > _STEADY * mean
 
 
@@ -180,9 +184,9 @@ def _items(record: Record, baseline: str | None) -> Iterator[Table | Figure]:
     roof = roof_of(cases)
     kernels = _kernels(record, cases, baseline)
     by_op = [list(group) for _, group in groupby(cases, key=lambda case: case.op)]
-    failed, others = reasons_tables(reasons_of(record.benches, "timed", short_case))
+    failed, rest = reasons_tables(reasons_of(record.benches, "timed", short_case))
     of_ops = [_cases(of_op, roof, baseline) for of_op in by_op]
-    yield from (failed, kernels, others)
+    yield from (failed, kernels, rest)
     yield from filter(None, (roofline(record),))
     yield from shares(record, cases)
     yield from of_ops
@@ -195,23 +199,27 @@ def _items(record: Record, baseline: str | None) -> Iterator[Table | Figure]:
 
 def _kernels(record: Record, cases: Sequence[CaseRows], baseline: str | None) -> Table:
     fields: list[Field[KernelRows]] = [
-        text("op", lambda each: each.op, group=True),
+        text("op", lambda kernel: kernel.op, group=True),
         text(
             "kernel",
-            lambda each: Cell(each.name, tone="strong" if each.origin in {"ours", "user"} else ""),
+            lambda kernel: Cell(
+                kernel.name, tone="strong" if kernel.origin in {"ours", "user"} else ""
+            ),
         ),
-        number("x best", lambda each: each.to_best, times, tone=_best, rank=1),
+        number("x best", lambda kernel: kernel.to_best, times, tone=_best, rank=1),
         *_to_baseline(baseline),
-        number(f"of {roof_of(cases)}", lambda each: each.share, share, kind="share", rank=2),
-        number("timed", lambda each: each.timed, note="cases"),
-        number("fastest", lambda each: each.fastest, note="in so many cases", rank=2),
-        number("weighted total", lambda each: each.weighted_us, milliseconds, rank=1),
-        text("no figure", lambda each: Cell(each.without, tone="doubtful"), "cases", rank=3),
-        text("origin", lambda each: Cell(each.origin, tone="dim"), rank=4),
+        number(f"of {roof_of(cases)}", lambda kernel: kernel.share, share, kind="share", rank=2),
+        number("timed", lambda kernel: kernel.timed, note="cases"),
+        number("fastest", lambda kernel: kernel.fastest, note="in so many cases", rank=2),
+        number("weighted total", lambda kernel: kernel.weighted_us, milliseconds, rank=1),
+        text("no figure", lambda kernel: Cell(kernel.without, tone="doubtful"), "cases", rank=3),
+        text("origin", lambda kernel: Cell(kernel.origin, tone="dim"), rank=4),
     ]
     kernels = kernels_of(record, cases)
     weights = Counter(case.op for case in cases if case.weight is not None)
-    counted = {each.op: each.weighted_cases for each in kernels if each.weighted_us is not None}
+    counted = {
+        kernel.op: kernel.weighted_cases for kernel in kernels if kernel.weighted_us is not None
+    }
     notes = (
         f"{op}: totals are of {having:,} of {count(weights[op], 'case')} with a weight: those that "
         "each kernel with a total has a time on"
@@ -221,82 +229,82 @@ def _kernels(record: Record, cases: Sequence[CaseRows], baseline: str | None) ->
 
 
 def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:
-    """The rows of an op, case by case. One without a figure has its status in place of its time."""
+    """Return the rows of an op, case by case; a status stands where there is no time."""
     names: list[Field[CaseRow]] = [
-        text("case", lambda each: short_case(each.row), group=True),
-        text("kernel", lambda each: Cell(each.name, tone="strong" if each.is_best else "")),
+        text("case", lambda entry: short_case(entry.row), group=True),
+        text("kernel", lambda entry: Cell(entry.name, tone="strong" if entry.is_best else "")),
         (column_of(BenchRow, "median_us"), _median),
     ]
     derived: list[Field[CaseRow]] = [
         number(
             "±",
-            lambda each: _farther_end(each.row),
+            lambda entry: _farther_end(entry.row),
             lambda share: f"{100 * share:.2f} %",
             "the farther end of the median's 95 % interval, in this process (another may differ by "
             "some per cent), or of several processes' medians",
             rank=2,
         ),
-        number("x best", lambda each: each.to_best, times, "times as long", tone=_best, rank=1),
+        number("x best", lambda entry: entry.to_best, times, "times as long", tone=_best, rank=1),
         *_to_baseline(baseline),
-        (Column("rate", "number", "of what limits it", rank=1), lambda each: _rate(each.row)),
+        (Column("rate", "number", "of what limits it", rank=1), lambda entry: _rate(entry.row)),
         number(
             f"of {roof}",
-            lambda each: share_of(each.row, roof),
+            lambda entry: share_of(entry.row, roof),
             share,
             "of the datasheet's roof" if roof == "peak" else _CEILING,
             kind="share",
-            tone=lambda each: _share_tone(share_of(each.row, roof), roof),
+            tone=lambda entry: _share_tone(share_of(entry.row, roof), roof),
             rank=1,
         ),
     ]
     samples: Field[CaseRow] = (
         Column("samples", "number", rank=11),
-        lambda each: _samples(each.row),
+        lambda entry: _samples(entry.row),
     )
     figures = fields_in_order(
         BenchRow,
-        lambda each: each.row,
+        lambda item: item.row,
         without={"median_us"} | ({"share_of_ceiling"} if roof != "peak" else set()),
         derived={"median_us": derived, "launches": [samples]},
     )
-    fields = [*names, *only(lambda each: each.row.status == "timed", figures)]
-    rows = [each for case in cases for each in case.rows]
+    fields = [*names, *only(lambda item: item.row.status == "timed", figures)]
+    rows = [row for case in cases for row in case.rows]
     return table_of(f"{cases[0].op}, {count(len(cases), 'case')}", fields, rows)
 
 
 def _counters(rows: Sequence[BenchRow]) -> Table:
-    """What Nsight Compute counted of one call of each row, launch by launch."""
+    """Return the counters of Nsight Compute for one call of each row, launch by launch."""
     launches: list[Field[tuple[BenchRow, CountedLaunch]]] = fields_in_order(
-        CountedLaunch, lambda each: each[1], derived={}
+        CountedLaunch, lambda item: item[1], derived={}
     )
     fields: list[Field[tuple[BenchRow, CountedLaunch]]] = [
-        text("case", lambda each: short_case(each[0]), group=True),
-        text("kernel", lambda each: each[0].kernel),
+        text("case", lambda item: short_case(item[0]), group=True),
+        text("kernel", lambda item: item[0].kernel),
         *launches,
-        text("report", lambda each: Cell(each[0].counters_file or "", tone="dim"), below=True),
+        text("report", lambda item: Cell(item[0].counters_file or "", tone="dim"), below=True),
     ]
     counted = [(row, launch) for row in rows for launch in row.counters]
     return table_of("Counters of a call, by Nsight Compute", fields, counted, level="details")
 
 
 def _to_baseline(baseline: str | None) -> list[Field[Any]]:
-    """The column of ratios to the baseline, where there is one."""
+    """Return the column of ratios to the baseline, where there is one."""
     if baseline is None:
         return []
-    return [number(f"x {baseline}", lambda each: each.to_baseline, times, "times as long", rank=1)]
+    return [number(f"x {baseline}", lambda item: item.to_baseline, times, "times as long", rank=1)]
 
 
-def _median(each: CaseRow) -> Cell:
-    row = each.row
+def _median(entry: CaseRow) -> Cell:
+    row = entry.row
     if row.status != "timed":
         return Cell(row.status, None, STATUSES[row.status])
     if row.median_us is None:
         return Cell("-")
-    return Cell(microseconds(row.median_us), row.median_us, _best(each))
+    return Cell(microseconds(row.median_us), row.median_us, _best(entry))
 
 
-def _best(each: CaseRow | KernelRows) -> Tone:
-    return "good" if each.to_best == 1 else ""
+def _best(entry: CaseRow | KernelRows) -> Tone:
+    return "good" if entry.to_best == 1 else ""
 
 
 def _share_tone(share: float | None, roof: str) -> Tone:
@@ -306,27 +314,27 @@ def _share_tone(share: float | None, roof: str) -> Tone:
 
 
 def _farther_end(row: BenchRow) -> float | None:
-    """How far the farther end of the median's interval is from it, as a share of it."""
+    """Return how far the farther end of the median's interval is from it, as a share of it."""
     if not row.median_us or row.low_us is None or row.high_us is None:
         return None
     return max(row.median_us - row.low_us, row.high_us - row.median_us) / row.median_us
 
 
 def _rate(row: BenchRow) -> Cell:
-    """What the row achieved of what limits it: `2,621 GB/s`, `520.3 TFLOP/s`."""
+    """Return the rate of the resource that limits the row: `2,621 GB/s`, `520.3 TFLOP/s`."""
     if row.limit != "memory" and row.tflops is not None:
         return Cell(f"{figure(row.tflops, 4)} TFLOP/s", row.tflops)
     return Cell("-") if row.gb_s is None else Cell(f"{figure(row.gb_s)} GB/s", row.gb_s)
 
 
 def _samples(row: BenchRow) -> Cell:
-    """`40`, `2 x 40`, `40, 2 discarded`."""
-    taken = [len(each.times_us) for each in row.processes]
-    if not taken:
+    """Return `40`, `2 x 40`, `40, 2 discarded`."""
+    used = [len(process.times_us) for process in row.processes]
+    if not used:
         return Cell("-")
-    told = f"{len(taken)} x {min(taken)}" if len(taken) > 1 else f"{taken[0]}"
-    throttled = sum(each.throttled for each in row.processes)
-    return Cell(f"{told}, {throttled:,} discarded" if throttled else told, sum(taken))
+    samples = f"{len(used)} x {min(used)}" if len(used) > 1 else f"{used[0]}"
+    throttled = sum(process.throttled for process in row.processes)
+    return Cell(f"{samples}, {throttled:,} discarded" if throttled else samples, sum(used))
 
 
 def _roofs(roofs: Sequence[Roof]) -> Table:
@@ -344,10 +352,10 @@ def _roofs(roofs: Sequence[Roof]) -> Table:
 
 
 def _sources(rows: Sequence[BenchRow]) -> Table:
-    """What figures that weren't measured here are of."""
+    """Return the sources of figures that weren't measured here."""
     fields: list[Field[tuple[str, int]]] = [
-        text("source", lambda each: each[0]),
-        number("rows", lambda each: each[1]),
+        text("source", lambda item: item[0]),
+        number("rows", lambda item: item[1]),
     ]
-    found = Counter(row.source for row in rows if row.source is not None)
-    return table_of("Sources", fields, found.items(), level="details")
+    sources = Counter(row.source for row in rows if row.source is not None)
+    return table_of("Sources", fields, sources.items(), level="details")

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class CaseRow:
     """A row with what it is next to the others of its case; None where there is no figure.
 
-    name: the kernel's, with what it computes, "dx alone", where that isn't all of the op; then it
-    is held against no kernel that computes more
+    Attributes:
+        name: the kernel's, with what it computes, "dx alone", where that isn't all of the op; then
+            no ratio compares it with a kernel that computes more.
     """
 
     row: BenchRow
@@ -36,12 +37,12 @@ class CaseRow:
 
     @property
     def is_part(self) -> bool:
-        """Whether its kernel computes a part of the op alone."""
+        """True if its kernel computes a part of the op alone."""
         return self.name != self.row.kernel
 
     @property
     def is_best(self) -> bool:
-        """Whether no row of its case took less time."""
+        """True if no row of its case took less time."""
         return self.to_best == 1
 
 
@@ -74,7 +75,7 @@ class KernelRows:
 
 
 def short_case(row: BenchRow) -> str:
-    """The case's id without its op's name, and what of it the id doesn't say."""
+    """Return the case's id without its op's name, and what of it the id doesn't say."""
     text = row.case.id.removeprefix(f"{row.op}-")
     besides: list[str] = [row.cache] if row.cache != "cold" else []
     if row.distribution not in {"normal", row.case.distribution}:
@@ -83,13 +84,13 @@ def short_case(row: BenchRow) -> str:
 
 
 def cases_of(record: Record, baseline: str | None = None) -> tuple[CaseRows, ...]:
-    """The rows case by case, op by op, each in the order in which it came first."""
+    """Return the rows case by case, op by op, each in the order in which it came first."""
     groups: dict[tuple[str, str], list[BenchRow]] = {}
     for row in record.benches:
         groups.setdefault((row.op, short_case(row)), []).append(row)
     ops = list(dict.fromkeys(op for op, _ in groups))
     parts = parts_of(record.header)
-    found = []
+    result = []
     for (op, title), rows in sorted(groups.items(), key=lambda item: ops.index(item[0][0])):
         part = {row.kernel: parts.get((op, row.kernel)) for row in rows}
         whole = (time_us(row) for row in rows if part[row.kernel] is None)
@@ -104,64 +105,68 @@ def cases_of(record: Record, baseline: str | None = None) -> tuple[CaseRows, ...
             )
             for row in rows
         ]
-        timed.sort(key=lambda each: math.inf if each.to_best is None else each.to_best)
+        timed.sort(key=lambda item: math.inf if item.to_best is None else item.to_best)
         weight = next((row.weight for row in rows if row.weight is not None), None)
-        found.append(CaseRows(op, title, weight, tuple(timed)))
-    return tuple(found)
+        result.append(CaseRows(op, title, weight, tuple(timed)))
+    return tuple(result)
 
 
 def time_us(row: BenchRow) -> float | None:
-    """The row's median, where it is one that can be compared."""
+    """Return the row's median, where it is one that can be compared."""
     us = row.median_us
     return us if row.status == "timed" and us is not None and 0 < us < math.inf else None
 
 
 def roof_of(cases: Sequence[CaseRows]) -> str:
-    """What shares are of: the datasheet's `peak`, or the measured `ceiling` where none is known."""
-    rows = (each.row for case in cases for each in case.rows)
+    """Return the roof of shares: the datasheet's `peak`, else the measured `ceiling`."""
+    rows = (row.row for case in cases for row in case.rows)
     return "peak" if any(row.share_of_peak is not None for row in rows) else "ceiling"
 
 
 def share_of(row: BenchRow, roof: str) -> float | None:
-    """The row's share of `roof_of`."""
+    """Return the row's share of `roof_of`."""
     return row.share_of_peak if roof == "peak" else row.share_of_ceiling
 
 
 def kernels_of(record: Record, cases: Sequence[CaseRows]) -> tuple[KernelRows, ...]:
     """Each kernel over the cases of its op, by the geometric mean of its ratios to the best."""
-    origins = {(each.op, each.name): each.origin for each in record.header.kernels}
+    origins = {(kernel.op, kernel.name): kernel.origin for kernel in record.header.kernels}
     rows: dict[tuple[str, str], list[CaseRow]] = {}
     for case in cases:
-        for each in case.rows:
-            rows.setdefault((case.op, each.row.kernel), []).append(each)
+        for row in case.rows:
+            rows.setdefault((case.op, row.row.kernel), []).append(row)
     totals = _weighted(cases)
     roof = roof_of(cases)
-    found = []
+    result = []
     for (op, kernel), of_kernel in rows.items():
-        timed = [each for each in of_kernel if time_us(each.row) is not None]
-        shares = (share_of(each.row, roof) for each in timed)
-        values = sorted(each for each in shares if each is not None and math.isfinite(each))
-        statuses = Counter(each.row.status for each in of_kernel if each.row.status != "timed")
+        timed = [entry for entry in of_kernel if time_us(entry.row) is not None]
+        shares = (share_of(timed_row.row, roof) for timed_row in timed)
+        values = sorted(
+            share_value
+            for share_value in shares
+            if share_value is not None and math.isfinite(share_value)
+        )
+        statuses = Counter(entry.row.status for entry in of_kernel if entry.row.status != "timed")
         total, counted = totals.get((op, kernel), (None, 0))
-        found.append(
+        result.append(
             KernelRows(
                 op=op,
                 kernel=kernel,
                 name=of_kernel[0].name,
                 origin=origins.get((op, kernel), "not listed"),
                 timed=len(timed),
-                fastest=sum(each.is_best for each in timed),
-                to_best=_geometric_mean([each.to_best for each in timed]),
-                to_baseline=_geometric_mean([each.to_baseline for each in timed]),
+                fastest=sum(timed_row.is_best for timed_row in timed),
+                to_best=_geometric_mean([timed_row.to_best for timed_row in timed]),
+                to_baseline=_geometric_mean([timed_row.to_baseline for timed_row in timed]),
                 share=values[len(values) // 2] if values else None,
                 without=", ".join(f"{times:,} {status}" for status, times in statuses.items()),
                 weighted_us=total,
                 weighted_cases=counted,
             )
         )
-    ops = list(dict.fromkeys(each.op for each in found))
-    found.sort(key=lambda each: (ops.index(each.op), each.to_best or math.inf))
-    return tuple(found)
+    ops = list(dict.fromkeys(entry.op for entry in result))
+    result.sort(key=lambda item: (ops.index(item.op), item.to_best or math.inf))
+    return tuple(result)
 
 
 def _weighted(cases: Sequence[CaseRows]) -> dict[tuple[str, str], tuple[float, int]]:
@@ -169,17 +174,17 @@ def _weighted(cases: Sequence[CaseRows]) -> dict[tuple[str, str], tuple[float, i
     times: dict[str, list[tuple[float, dict[str, float]]]] = {}
     for case in cases:
         if case.weight is not None:
-            whole = (each.row for each in case.rows if not each.is_part)
-            known = ((row.kernel, time_us(row)) for row in whole)
-            taken = {kernel: time for kernel, time in known if time is not None}
-            times.setdefault(case.op, []).append((case.weight, taken))
-    found = {}
+            whole = (row.row for row in case.rows if not row.is_part)
+            present = ((row.kernel, time_us(row)) for row in whole)
+            time_of = {kernel: time for kernel, time in present if time is not None}
+            times.setdefault(case.op, []).append((case.weight, time_of))
+    result = {}
     for op, of_op in times.items():
         common = in_common(of_op)
         for kernel in common[0][1] if common else ():
-            total = sum(weight * taken[kernel] for weight, taken in common)
-            found[op, kernel] = total, len(common)
-    return found
+            total = sum(weight * used[kernel] for weight, used in common)
+            result[op, kernel] = total, len(common)
+    return result
 
 
 def _over(value: float | None, other: float | None) -> float | None:
@@ -187,5 +192,5 @@ def _over(value: float | None, other: float | None) -> float | None:
 
 
 def _geometric_mean(ratios: Sequence[float | None]) -> float | None:
-    known = [each for each in ratios if each is not None]
-    return math.exp(sum(map(math.log, known)) / len(known)) if known else None
+    present = [value for value in ratios if value is not None]
+    return math.exp(sum(map(math.log, present)) / len(present)) if present else None

@@ -46,7 +46,7 @@ Point = tuple[float, float]  # flops a byte, TFLOP/s
 
 
 def roofline(record: Record) -> Figure | None:
-    """The roofline's figure; None where no row has what it needs."""
+    """Return the roofline's figure; None where no row has what it needs."""
     points = _points(record)
     number = sum(map(len, points.values()))
     if not number:
@@ -60,7 +60,7 @@ def roofline(record: Record) -> Figure | None:
 
 
 def _draw_roofline(record: Record, prefix: str) -> str:
-    """The roofline as SVG."""
+    """Return the roofline as SVG."""
     points = _points(record)
     every = -(-sum(map(len, points.values())) // MOST_POINTS)
     about = f"Roofline of {len(points)} kernels: TFLOP/s over flops a byte, under the GPU's roofs"
@@ -106,7 +106,7 @@ def _looks(record: Record) -> dict[str, dict[str, Any]]:
 
 
 def _look(number: int, *, is_own: bool) -> dict[str, Any]:
-    """The n-th of a hundred that differ: each round of colours has its marks moved on by three."""
+    """Return the n-th of a hundred looks: each round of colours moves its marks on by three."""
     turn, colour = divmod(number, len(COLOURS))
     mark = MARKS[(colour + 3 * turn) % len(MARKS)]
     look = {"linestyle": "none", "marker": mark, "color": COLOURS[colour]}
@@ -128,9 +128,9 @@ def _points(record: Record) -> dict[str, list[Point]]:
 
 
 def _draw_roofs(axes: Axes, roofs: Sequence[Roof], left: float, right: float) -> None:
-    """Slopes of memory up to the highest peak, and level peaks from where their slope meets them.
+    """Draw slopes of memory up to the highest peak, and level peaks from there on.
 
-    Of each kind, datasheet and measured, the widest memory is the slope.
+    The widest memory of each kind, datasheet and measured, is the slope.
     """
     for measured, dashes, alpha in ((False, "-", 0.9), (True, (0, (5, 3)), 0.6)):
         kind = [roof for roof in roofs if roof.measured is measured and drawable(roof.value)]
@@ -161,9 +161,9 @@ def _draw_roofs(axes: Axes, roofs: Sequence[Roof], left: float, right: float) ->
 def shares(record: Record, cases: Sequence[CaseRows]) -> tuple[Figure, ...]:
     """For each op a figure of how near its kernels come to the roof, case by case."""
     roof, looks = roof_of(cases), _looks(record)
-    found = []
-    for op, group in groupby(cases, key=lambda each: each.op):
-        of_op = [case for case in group if any(_share(each, roof) for each in case.rows)]
+    result = []
+    for op, group in groupby(cases, key=lambda item: item.op):
+        of_op = [case for case in group if any(_share(row, roof) for row in case.rows)]
         if not of_op:
             continue
         note = "Of the datasheet's roof." if roof == "peak" else "Of the ceiling measured here."
@@ -174,21 +174,21 @@ def shares(record: Record, cases: Sequence[CaseRows]) -> tuple[Figure, ...]:
         if common:
             note += f" All cases are {'-'.join(common)}."
         draw = partial(_draw_shares, of_op[::every], roof, looks, common)
-        found.append(Figure(f"{op}: share of the roof", draw, note))
-    return tuple(found)
+        result.append(Figure(f"{op}: share of the roof", draw, note))
+    return tuple(result)
 
 
-def _share(each: CaseRow, roof: str) -> float:
-    """The share of a row, for a picture: 0 where there is none that can be drawn."""
-    value = share_of(each.row, roof)
+def _share(entry: CaseRow, roof: str) -> float:
+    """Return the share of a row, for a picture: 0 where there is none that can be drawn."""
+    value = share_of(entry.row, roof)
     return value if drawable(value, most=100) else 0.0
 
 
 def _in_all(cases: Sequence[CaseRows]) -> dict[str, None]:
-    """The parts of a case's name that all of several have, which needn't stand beside each."""
+    """Return the parts of a name that all cases have, which a picture names once."""
     parts = [dict.fromkeys(case.title.split("-")) for case in cases]
     common = dict.fromkeys(part for part in parts[0] if all(part in other for other in parts))
-    return {} if any(len(common) == len(each) for each in parts) else common
+    return {} if any(len(common) == len(part) for part in parts) else common
 
 
 def _draw_shares(
@@ -200,9 +200,11 @@ def _draw_shares(
 ) -> str:
     """Shares of the roof as SVG: cases down, a mark for each kernel.
 
-    looks: a kernel's mark and colour; common: parts of cases' names that are left out
+    Args:
+        looks: the mark and the colour of each kernel.
+        common: parts of cases' names that are left out.
     """
-    timed = {each.row.kernel for case in cases for each in case.rows}
+    timed = {row.row.kernel for case in cases for row in case.rows}
     kernels = [kernel for kernel in looks if kernel in timed]
     titles = ["-".join(p for p in case.title.split("-") if p not in common) for case in cases]
 
@@ -211,10 +213,10 @@ def _draw_shares(
         axes = placed(figure, left_inches=0.3 + _LETTER_INCHES * longest)[0]
         for place, kernel in enumerate(kernels):
             places = [
-                (100 * _share(each, roof), row)
+                (100 * _share(case_row, roof), row)
                 for row, case in enumerate(cases)
-                for each in case.rows
-                if each.row.kernel == kernel and _share(each, roof)
+                for case_row in case.rows
+                if case_row.row.kernel == kernel and _share(case_row, roof)
             ]
             if places:
                 axes.plot(

@@ -47,14 +47,14 @@ class _Break(NamedTuple):
 
 
 def compile_part(record: Record, against: Record | None = None) -> ReportPart:
-    """The record's part of a document; against: with what changed since that record."""
+    """Return the record's part of a document; against: with what changed since that record."""
     verdict = verdict_of(record)
     changes = None if against is None else changes_between(against, record)
     notes = [] if record.problem is None else [record.problem]
     notes += [] if record.end is None else record.end.problems
     tables = [*_tables(record, "summary" if against is None else "details")]
     if against is not None and changes is not None:
-        worse = sum(each.kind in WORSE for each in changes.changes)
+        worse = sum(change.kind in WORSE for change in changes.changes)
         notes.append(
             f"since {against.path.name}: {count(len(changes.changes), 'change')}, {worse:,} for "
             f"the worse, in {count(changes.compared, 'kernel')} that both have"
@@ -88,7 +88,7 @@ def verdict_of(record: Record) -> str:
 
 
 def summary_of(record: Record) -> str:
-    """What was compiled and held to expectations, in one sentence."""
+    """Return one sentence that counts kernels compiled and expectations broken."""
     rows = record.compiled
     variants, sms = {variant_of(row) for row in rows}, {row.sm for row in rows}
     failed = sum(row.status == "failed" for row in rows)
@@ -118,11 +118,11 @@ def _environment(record: Record) -> list[tuple[str, str]]:
 def _tables(record: Record, level: Level) -> Iterator[Table]:
     """level: of the table of kernels, whose place changes take where there are any."""
     rows = in_order(record)
-    breaks = [each for row in rows for each in _breaks(row)]
+    breaks = [item for row in rows for item in _breaks(row)]
     alike: dict[tuple[str, str], list[_Break]] = defaultdict(list)
     kernels: dict[str, list[CompileRow]] = defaultdict(list)
-    for each in breaks:
-        alike[_kernel(each.row), each.says].append(each)
+    for breakage in breaks:
+        alike[_kernel(breakage.row), breakage.says].append(breakage)
     for row in rows:
         kernels[_kernel(row)].append(row)
     broken: Field[Sequence[_Break]] = number(
@@ -133,11 +133,11 @@ def _tables(record: Record, level: Level) -> Iterator[Table]:
     title = "Kernels, and the most that one of them takes"
     yield table_of(title, _KERNEL, kernels.values(), level=level, least=60)
     unread: list[Field[tuple[str, int]]] = [
-        text("figure", lambda each: Cell(each[0], tone="doubtful")),
-        number("kernels", lambda each: each[1]),
+        text("figure", lambda item: Cell(item[0], tone="doubtful")),
+        number("kernels", lambda item: item[1]),
     ]
-    told = Counter(figure for row in rows for figure in row.unread)
-    yield table_of("What couldn't be read", unread, told.most_common())
+    unread_figures = Counter(figure for row in rows for figure in row.unread)
+    yield table_of("What couldn't be read", unread, unread_figures.most_common())
     if len(alike) < len(breaks):
         yield table_of("All that broke", _BREAK, breaks, level="details")
     yield table_of("Every kernel", _ROW, rows, level="details")
@@ -152,15 +152,15 @@ def _tables(record: Record, level: Level) -> Iterator[Table]:
 
 
 def _of_first(field: Field[_Item]) -> Field[Sequence[_Item]]:
-    """The field of the first of several items."""
+    """Return the field of the first of several items."""
     return of_part(field, lambda items: items[0])
 
 
 def _breaks(row: CompileRow) -> Iterator[_Break]:
     if row.status == "failed":
         yield _Break(row, "it compiles", row.reason or "no reason given", "")
-    for each in row.broken:
-        yield _Break(row, each.says, each.reason, each.sass or "")
+    for expectation in row.broken:
+        yield _Break(row, expectation.says, expectation.reason, expectation.sass or "")
 
 
 def _kernel(row: CompileRow | PredictionRow) -> str:
@@ -209,23 +209,23 @@ _ROW: list[Field[CompileRow]] = [
     ),
 ]
 _BREAK: list[Field[_Break]] = [
-    text("kernel", lambda each: _kernel(each.row)),
-    text("expectation", lambda each: Cell(each.says, tone="bad")),
-    of_part(_VARIANT, lambda each: each.row),
-    of_part(_own("sm"), lambda each: each.row),
-    text("why it is broken", lambda each: each.reason, below=True),
-    text("instruction", lambda each: Cell(each.instruction, tone="dim"), below=True),
+    text("kernel", lambda breakage: _kernel(breakage.row)),
+    text("expectation", lambda breakage: Cell(breakage.says, tone="bad")),
+    of_part(_VARIANT, lambda breakage: breakage.row),
+    of_part(_own("sm"), lambda breakage: breakage.row),
+    text("why it is broken", lambda breakage: breakage.reason, below=True),
+    text("instruction", lambda breakage: Cell(breakage.instruction, tone="dim"), below=True),
 ]
 
 
 def _most(field: Field[CompileRow], *, least: bool = False) -> Field[Sequence[CompileRow]]:
-    """The cell of the row that has the most of a field, or the least."""
+    """Return the cell of the row that has the most of a field, or the least."""
 
     def show(rows: Sequence[CompileRow]) -> Cell | str:
         cells = [cell for row in rows if isinstance(cell := field[1](row), Cell)]
-        known = [cell for cell in cells if cell.value is not None]
+        present = [cell for cell in cells if cell.value is not None]
         pick = min if least else max
-        return pick(known, key=lambda cell: cell.value or 0.0) if known else Cell("?")
+        return pick(present, key=lambda cell: cell.value or 0.0) if present else Cell("?")
 
     return field[0], show
 
@@ -233,7 +233,7 @@ def _most(field: Field[CompileRow], *, least: bool = False) -> Field[Sequence[Co
 def _rows_that(
     title: str, hold: Callable[[CompileRow], bool], tone: Tone = "", *, rank: int = 0
 ) -> Field[Sequence[CompileRow]]:
-    """How many rows of a kernel are so."""
+    """Return how many rows of a kernel are so."""
     return number(title, lambda rows: sum(map(hold, rows)) or None, rank=rank, tone=lambda _: tone)
 
 
@@ -259,42 +259,44 @@ def _predicted(row: PredictionRow) -> Cell:
 
 _PREDICTION: list[Field[PredictionRow]] = [
     text("kernel", _kernel, group=True),
-    text("case", lambda each: each.case.id.removeprefix(f"{each.op}-"), group=True),
+    text("case", lambda row: row.case.id.removeprefix(f"{row.op}-"), group=True),
     *fields_in_order(
         PredictionRow,
-        lambda each: each,
+        lambda row: row,
         without={"predicted_us"},
         derived={"predicted_us": [(column_of(PredictionRow, "predicted_us"), _predicted)]},
     ),
 ]
 
 
-def _change_tables(found: CodeChanges) -> Iterator[Table]:
+def _change_tables(changes: CodeChanges) -> Iterator[Table]:
     kinds: dict[str, list[CodeChange]] = defaultdict(list)
-    for each in found.changes:
-        kinds[each.kind].append(each)
-    kind, *others = map(_of_first, _CHANGE)
-    fields = [kind, number("kernels", len), *others]
+    for change in changes.changes:
+        kinds[change.kind].append(change)
+    kind, *rest = map(_of_first, _CHANGE)
+    fields = [kind, number("kernels", len), *rest]
     title = "What changed, and the most of each"
     yield table_of(title, fields, kinds.values(), least=len(KINDS))
-    if len(kinds) < len(found.changes):
-        yield table_of("All that changed", _CHANGE, found.changes, level="details")
-    only = [("new", *each) for each in found.new.items()]
-    only += [("not there any more", *each) for each in found.gone.items()]
+    if len(kinds) < len(changes.changes):
+        yield table_of("All that changed", _CHANGE, changes.changes, level="details")
+    only = [("new", *item) for item in changes.new.items()]
+    only += [("gone", *item) for item in changes.gone.items()]
     of_one: list[Field[tuple[str, Variant, int]]] = [
-        text("variants", lambda each: each[0], group=True),
-        text("kernel", lambda each: " ".join(each[1][:2])),
-        text("variant", lambda each: short_label(*each[1][2:])),
-        number("generations", lambda each: each[2]),
+        text("variants", lambda item: item[0], group=True),
+        text("kernel", lambda item: " ".join(item[1][:2])),
+        text("variant", lambda item: short_label(*item[1][2:])),
+        number("generations", lambda item: item[2]),
     ]
     yield table_of("Variants of one record alone", of_one, only)
 
 
 _CHANGE: list[Field[CodeChange]] = [
-    text("change", lambda each: Cell(each.kind, tone="bad" if each.kind in WORSE else "good")),
-    text("kernel", lambda each: " ".join(each.variant[:2])),
-    text("variant", lambda each: short_label(*each.variant[2:])),
-    number("sm", lambda each: each.sm),
-    text("then", lambda each: each.before),
-    text("now", lambda each: each.after),
+    text(
+        "change", lambda change: Cell(change.kind, tone="bad" if change.kind in WORSE else "good")
+    ),
+    text("kernel", lambda change: " ".join(change.variant[:2])),
+    text("variant", lambda change: short_label(*change.variant[2:])),
+    number("sm", lambda change: change.sm),
+    text("then", lambda change: change.before),
+    text("now", lambda change: change.after),
 ]

@@ -1,4 +1,4 @@
-"""What changed between two records of compiled code, variant by variant of each generation."""
+"""Compare two records of compiled code, variant by variant on each generation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ class CodeChange:
 class CodeChanges:
     """All that changed; variants that only one of the records has, on so many generations.
 
-    compared: rows that both have; tools: versions that differ, as (name, before, after).
+    Attributes:
+        compared: the number of rows that both records have.
+        tools: versions that differ, as (name, before, after).
     """
 
     changes: tuple[CodeChange, ...]
@@ -67,21 +69,21 @@ class CodeChanges:
 
 
 def changes_between(before: Record, after: Record) -> CodeChanges:
-    """What `after` has otherwise than `before`."""
+    """Return the changes from one record to another."""
     old = {(variant_of(row), row.sm): row for row in before.compiled}
     new = {(variant_of(row), row.sm): row for row in after.compiled}
     both = [key for key in new if key in old]
-    found = [
+    result = [
         CodeChange(kind, variant, sm, then, now, size)
         for variant, sm in both
         for kind, then, now, size in _of_rows(old[variant, sm], new[variant, sm])
     ]
-    found.sort(key=lambda each: (KINDS.index(each.kind), -each.size, each.variant, each.sm))
+    result.sort(key=lambda item: (KINDS.index(item.kind), -item.size, item.variant, item.sm))
     # A generation that one of the records left out isn't news of its variants.
     shared = {sm for _, sm in old} & {sm for _, sm in new}
     had, has = tools_of(before), tools_of(after)
     return CodeChanges(
-        changes=tuple(found),
+        changes=tuple(result),
         compared=len(both),
         new=Counter(variant for variant, sm in new.keys() - old.keys() if sm in shared),
         gone=Counter(variant for variant, sm in old.keys() - new.keys() if sm in shared),
@@ -94,7 +96,7 @@ def changes_between(before: Record, after: Record) -> CodeChanges:
 
 
 def tools_of(record: Record) -> dict[str, str]:
-    """The versions of what compiled the rows."""
+    """Return the versions of what compiled the rows."""
     return {name: version for row in record.compiled for name, version in row.tools.items()}
 
 
@@ -115,9 +117,9 @@ def _of_rows(old: CompileRow, new: CompileRow) -> Iterator[_Found]:
     fitted, fits = old.blocks_per_sm, new.blocks_per_sm
     if fitted is not None and fits is not None and (fitted == 0) != (fits == 0):
         kind = "doesn't fit any more" if fits == 0 else "fits again"
-        told = ["?" if each.shared_bytes is None else memory(each.shared_bytes)
-                for each in (old, new)]  # fmt: skip
-        yield kind, told[0], f"{told[1]} of {memory(new.shared_limit_bytes)}", 0.0
+        words = ["?" if row.shared_bytes is None else memory(row.shared_bytes)
+                for row in (old, new)]  # fmt: skip
+        yield kind, words[0], f"{words[1]} of {memory(new.shared_limit_bytes)}", 0.0
     was, is_now = occupancy(old), occupancy(new)
     if was and is_now and was != is_now:
         kind = "occupancy down" if is_now < was else "occupancy up"
@@ -131,10 +133,10 @@ def _of_rows(old: CompileRow, new: CompileRow) -> Iterator[_Found]:
 
 
 def _amount(
-    up: str, down: str, old: int | None, new: int | None, told: Callable[[int], str]
+    up: str, down: str, old: int | None, new: int | None, form: Callable[[int], str]
 ) -> Iterator[_Found]:
     if old is not None and new is not None and old != new:
-        yield up if new > old else down, told(old), told(new), abs(new - old)
+        yield up if new > old else down, form(old), form(new), abs(new - old)
 
 
 def _bytes(number: int) -> str:
@@ -160,6 +162,6 @@ def _code(old: CompileRow, new: CompileRow) -> Iterator[_Found]:
 
 
 def _strength(families: tuple[str, ...]) -> tuple[int, int]:
-    """Of a generation's own instructions above older ones', and of several above one."""
+    """Return a rank: a generation's own instructions above older ones, several above one."""
     ranks = [3 if name.startswith("UTC") else 2 if "GMMA" in name else 1 for name in families]
     return max(ranks, default=0), len(ranks)

@@ -16,19 +16,19 @@ _MOSTLY = 0.9  # of the bytes loaded: a smaller share of the widest loads is tol
 
 
 def variant_of(row: CompileRow) -> Variant:
-    """What a row is of, alike on every generation and in every record."""
+    """Return the op, kernel, label and function of a row, the same in every record."""
     return row.op, row.kernel, row.label, row.function
 
 
 def short_label(label: str, function: str) -> str:
-    """`bf16 d128: forward` of `bfloat16 d128 aligned` and `forward`."""
+    """Return `bf16 d128: forward` of `bfloat16 d128 aligned` and `forward`."""
     words = [_SHORT.get(word, word) for word in label.replace("_", " ").split()]
     return f"{' '.join(word for word in words if word != 'aligned')}: {function}"
 
 
 def in_order(record: Record) -> list[CompileRow]:
-    """A record's rows: kernel by kernel as its header has them, sizes by their value, then sm."""
-    places = {(each.op, each.name): place for place, each in enumerate(record.header.kernels)}
+    """Return a record's rows in the header's order of kernels, then by size, then by sm."""
+    places = {(kernel.op, kernel.name): place for place, kernel in enumerate(record.header.kernels)}
 
     def order(row: CompileRow) -> tuple[object, ...]:
         parts = (part.lstrip("0") for part in re.findall(r"\d+|\D+", row.label))
@@ -41,24 +41,24 @@ def in_order(record: Record) -> list[CompileRow]:
 
 
 def share_of_width(histogram: dict[int, int], width: int) -> float:
-    """Of the bytes that all accesses name, the share of those of `width` and more; 1 of none."""
-    total = sum(each * count for each, count in histogram.items())
-    wide = sum(each * count for each, count in histogram.items() if each >= width)
+    """Return the share of all accessed bytes in accesses of `width` or more; 1 of no access."""
+    total = sum(bytes_each * count for bytes_each, count in histogram.items())
+    wide = sum(bytes_each * count for bytes_each, count in histogram.items() if bytes_each >= width)
     return wide / total if total else 1.0
 
 
 def matrix_families(mix: CodeMix) -> tuple[str, ...]:
-    """The names of the matrix instructions without their shapes: `HGMMA`, `HMMA`."""
+    """Return the names of the matrix instructions without their shapes: `HGMMA`, `HMMA`."""
     return tuple(dict.fromkeys(name.partition(".")[0] for name in mix.matrix))
 
 
 def occupancy(row: CompileRow) -> float | None:
-    """The share of the warps of an SM that can be resident; 0 where a block doesn't fit."""
+    """Return the share of the warps of an SM that can be resident; 0 where a block doesn't fit."""
     return None if row.occupancy_warps is None else row.occupancy_warps / row.most_warps
 
 
 def code_text(row: CompileRow) -> str:
-    """`16B HGMMA`: the widest loads, their share where it is below 90 %, and what is used."""
+    """Return `16B HGMMA`: the widest loads, their share if below 90 %, and matrix instructions."""
     if row.status == "failed":
         return "FAILED"
     mix = row.mix
@@ -78,7 +78,7 @@ def code_text(row: CompileRow) -> str:
 
 
 def loads_are_narrow(row: CompileRow) -> bool:
-    """Whether a kernel whose rows allow the widest loads takes many narrower ones."""
+    """True if a kernel whose rows allow the widest loads takes many narrower ones."""
     if row.mix is None or row.alignment_bytes != WHOLE:
         return False
     return share_of_width(row.mix.loads, WHOLE) < _MOSTLY

@@ -13,24 +13,24 @@ if TYPE_CHECKING:
 
 
 def share_met(rows: Iterable[CoverageRow]) -> float | None:
-    """Of the pairs that some case has which the kernel serves; None where none was looked for."""
+    """Return the share of possible pairs that met; None where no pair was looked for."""
     kept = list(rows)
-    possible = sum(each.possible for each in kept)
-    return sum(each.met for each in kept) / possible if possible else None
+    possible = sum(row.possible for row in kept)
+    return sum(row.met for row in kept) / possible if possible else None
 
 
 def unmet_pairs(rows: Iterable[CoverageRow]) -> Table:
-    """What no case met."""
+    """Return a table of the pairs that no case met."""
     return table_of(
         "Pairs of levels that no case met",
         (
-            text("op", lambda each: each.op, group=True),
-            text("kernel", lambda each: each.kernel),
-            text("factors", lambda each: f"{each.factor}, {each.other}"),
-            number("met", lambda each: each.met),
-            number("possible", lambda each: each.possible),
-            text("for example", lambda each: "; ".join(each.missing), below=True),
+            text("op", lambda item: item.op, group=True),
+            text("kernel", lambda item: item.kernel),
+            text("factors", lambda item: f"{item.factor}, {item.other}"),
+            number("met", lambda item: item.met),
+            number("possible", lambda item: item.possible),
+            text("for example", lambda item: "; ".join(item.missing), below=True),
         ),
-        [each for each in rows if each.met < each.possible],
+        [row for row in rows if row.met < row.possible],
         level="details",
     )

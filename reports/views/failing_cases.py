@@ -15,7 +15,7 @@ _DIVISORS = (2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def plainness(case: CaseInfo) -> tuple[int, bool, bool, bool, int, int, str]:
-    """A key that sorts plainer cases first.
+    """Return a key that sorts plainer cases first.
 
     Fewer options, ordinary values, contiguous inputs, no empty one, an ordinary dtype, and then
     smaller sizes.

@@ -1,4 +1,4 @@
-"""What bench and profile tell alike: verdict, machine, rows without a figure, cases in common."""
+"""Parts that bench and profile share: verdict, machine, rows without a figure, common cases."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class NoFigure(NamedTuple):
 
     @property
     def fails(self) -> bool:
-        """Whether it fails the run."""
+        """True if it fails the run."""
         return _fails(self.rows[0])
 
 
@@ -83,9 +83,10 @@ def part_of(
     notes: Iterable[str],
     items: Iterable[Table | Figure],
 ) -> ReportPart:
-    """The record's part of a document.
+    """Return the record's part of a document.
 
-    tried, found, how: `407 rows (26 kernels)`, `361 timed, 46 refused`, `in 6 min 41 s`
+    Args:
+        tried, found, how: `407 rows (26 kernels)`, `361 timed, 46 refused`, `in 6 min 41 s`.
     """
     flush = record.header.flush
     return record_part(
@@ -105,20 +106,24 @@ def part_of(
 
 
 def statuses_of(rows: Sequence[BenchRow | ProfileRow], done: str) -> list[str]:
-    """`361 timed`, `46 refused`: how many rows ended how."""
-    found: Counter[str] = Counter(row.status for row in rows)
-    return [f"{found[each]:,} {each}" for each in (done, *STATUSES) if found[each] or each == done]
+    """Return `361 timed`, `46 refused`: how many rows ended how."""
+    statuses: Counter[str] = Counter(row.status for row in rows)
+    return [
+        f"{statuses[status]:,} {status}"
+        for status in (done, *STATUSES)
+        if statuses[status] or status == done
+    ]
 
 
 def problems_of(record: Record, ran: Iterable[BenchRow | ProfileRow]) -> list[str]:
-    """What is wrong with the run itself, and which of the kernels that ran compute a part alone."""
+    """Return the problems of the run, and a note for each kernel that computes a part alone."""
     notes = [] if record.problem is None else [record.problem]
     notes += [] if record.end is None else record.end.problems
     return notes + part_notes(record.header, {(row.op, row.kernel) for row in ran})
 
 
 def machine_facts(record: Record) -> tuple[tuple[str, str], ...]:
-    """What was run where, under which limits and roofs, as (label, text)."""
+    """Return the machine, its limits and its roofs, as (label, text)."""
     header, machine = record.header, record.header.environment
     facts = list(environment_lines(record))
     if machine.device == "cpu":  # nothing is interpreted here: what runs is timed as it is
@@ -147,7 +152,7 @@ def machine_facts(record: Record) -> tuple[tuple[str, str], ...]:
 
 
 def roof_text(roof: Roof) -> str:
-    """`add 4,390 GB/s`, with the clock that the SMs ran at where it is known."""
+    """Return `add 4,390 GB/s`, with the clock that the SMs ran at where it is known."""
     clock = "" if roof.clock_mhz is None else f" at {figure(roof.clock_mhz)} MHz"
     return f"{roof.name} {figure(roof.value)} {roof.unit}{clock}"
 
@@ -155,7 +160,7 @@ def roof_text(roof: Roof) -> str:
 def reasons_of(
     rows: Iterable[TimedOrMeasured], done: str, case_of: Callable[[TimedOrMeasured], str]
 ) -> list[NoFigure]:
-    """Why rows have no figure, what gates first; reasons that differ in numbers alone are one."""
+    """Return why rows have no figure, failures of the run first, like reasons together."""
     groups: dict[tuple[str, str, str, bool, tuple[str, ...]], list[TimedOrMeasured]] = {}
     for row in rows:
         if row.status != done:
@@ -182,19 +187,19 @@ def reasons_of(
 def reasons_tables(reasons: Sequence[NoFigure]) -> tuple[Table, Table]:
     """Rows that failed the run, and the others without a figure."""
     fields: list[Field[NoFigure]] = [
-        text("op", lambda each: each.rows[0].op, group=True),
-        text("kernel", lambda each: each.rows[0].kernel),
-        text("status", lambda each: _status(each.rows[0])),
-        number("rows", lambda each: len(each.rows)),
-        text("reason", lambda each: each.reason, "N: a number that varies"),
-        text("one case", lambda each: Cell(each.case, tone="dim"), below=True),
-        command("reproduce", lambda each: _command(each.rows[0])),
+        text("op", lambda reason: reason.rows[0].op, group=True),
+        text("kernel", lambda reason: reason.rows[0].kernel),
+        text("status", lambda reason: _status(reason.rows[0])),
+        number("rows", lambda reason: len(reason.rows)),
+        text("reason", lambda reason: reason.reason, "N: a number that varies"),
+        text("one case", lambda reason: Cell(reason.case, tone="dim"), below=True),
+        command("reproduce", lambda reason: _command(reason.rows[0])),
     ]
-    gating = [each for each in reasons if each.fails]
-    others = [each for each in reasons if not each.fails]
+    gating = [reason for reason in reasons if reason.fails]
+    rest = [reason for reason in reasons if not reason.fails]
     return (
         table_of("Failed", fields, gating, least=10),
-        table_of("Without a figure, which doesn't fail the run", fields, others, folded=True),
+        table_of("Without a figure, which doesn't fail the run", fields, rest, folded=True),
     )
 
 
@@ -209,9 +214,9 @@ def _command(row: BenchRow | ProfileRow) -> str:
 def in_common(
     cases: Sequence[tuple[float, Mapping[str, Value]]],
 ) -> list[tuple[float, Mapping[str, Value]]]:
-    """Of cases, each a weight and figures by kernel, those that have a figure of every kernel.
+    """Return the cases that have a figure of every kernel, each a weight and figures by kernel.
 
     A kernel with no figure on any of them takes no part: it would leave none in common.
     """
     everyone = {kernel for _, having in cases for kernel in having}
-    return [each for each in cases if everyone <= each[1].keys()]
+    return [case_item for case_item in cases if everyone <= case_item[1].keys()]

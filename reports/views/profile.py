@@ -1,7 +1,8 @@
 """A record of `profile` as a document: energy, power and clocks, and what held them down.
 
-Rows of a case stand together. What isn't a steady state, or couldn't be read, is told with its
-reason. Powers and energies are of the whole board, idle power included unless a name says net.
+Rows of a case stand together. Rows without a steady state, and figures that couldn't be read, have
+their reason. Powers and energies are of the whole board, idle power included unless a name says
+net.
 """
 
 from __future__ import annotations
@@ -52,16 +53,13 @@ from kernel_workbench.reports.views.profile_energies import (
     totals_of,
 )
 from kernel_workbench.reports.views.profile_pictures import (
-    QUANTITIES,
-    drawn_rows,
-    timeline_of,
     timelines,
 )
 from kernel_workbench.reports.views.row_columns import fields_in_order
 from kernel_workbench.reports.views.run import name_of, own_of, parts_of, total_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Figure, ReportPart, Table, Tone
@@ -75,9 +73,9 @@ _VALIDITIES: dict[str, Tone] = {"valid": "good", "transient": "doubtful", "inval
 
 # Of items that begin with their row.
 _NAMES: list[Field[Any]] = [
-    text("kernel", lambda each: each[0].kernel, group=True),
-    text("inputs", lambda each: each[0].distribution, group=True),
-    text("case", lambda each: each[0].case.id, group=True),
+    text("kernel", lambda item: item[0].kernel, group=True),
+    text("inputs", lambda item: item[0].distribution, group=True),
+    text("case", lambda item: item[0].case.id, group=True),
 ]
 _Pair = tuple["ProfileRow", "ProfileRow"]
 
@@ -90,29 +88,14 @@ class _Numbered(NamedTuple):
     window: Window
 
 
-class _QuantityLine(NamedTuple):
-    """A quantity of a window over time."""
-
-    row: ProfileRow
-    trial: int
-    name: str
-    unit: str
-    values: Sequence[float | None]
-
-    @property
-    def known(self) -> list[float]:
-        """What could be read of it."""
-        return [value for value in self.values if value is not None]
-
-
 def profile_part(record: Record) -> ReportPart:
-    """The record's part of a document."""
+    """Return the record's part of a document."""
     rows = record.profiles
     kernels = count(len({(row.op, row.kernel) for row in rows}), "kernel")
     validities = Counter(row.validity for row in rows if row.status == "measured")
-    measured, *others = statuses_of(rows, "measured")
+    measured, *rest = statuses_of(rows, "measured")
     unsteady = [
-        f"{validities[each]:,} {each}" for each in ("transient", "invalid") if validities[each]
+        f"{validities[item]:,} {item}" for item in ("transient", "invalid") if validities[item]
     ]
     if unsteady:
         measured += f" ({', '.join(unsteady)})"
@@ -120,7 +103,7 @@ def profile_part(record: Record) -> ReportPart:
         record,
         verdict_of(record, rows, "measured"),
         f"{count(len(rows), 'row')} ({kernels})",
-        ", ".join([measured, *others]),
+        ", ".join([measured, *rest]),
         f"in {total_duration(record)}",
         _notes(record),
         _items(record),
@@ -128,20 +111,20 @@ def profile_part(record: Record) -> ReportPart:
 
 
 def _notes(record: Record) -> Iterator[str]:
-    """What a reader must know besides."""
+    """Yield notes that stand under the verdict."""
     rows = record.profiles
     yield from problems_of(record, [row for row in rows if row.status == "measured"])
     slowed = [(slower, row) for row in rows if (slower := row.sampler_slowdown) is not None]
-    disturbed = [each for each in slowed if not each[0] <= _SAMPLER_MOST]
+    disturbed = [item for item in slowed if not item[0] <= _SAMPLER_MOST]
     if disturbed:
-        slower, row = max(disturbed, key=lambda each: each[0])
+        slower, row = max(disturbed, key=lambda item: item[0])
         yield (
             f"the sampler slows {count(len(disturbed), 'row')} by more than 0.5 %, "
             f"{row.kernel} by {100 * slower:.2f} %"
         )
     apart = [(far, row) for row in rows if (far := counter_apart(row)) is not None]
     if apart:
-        far, row = max(apart, key=lambda each: abs(each[0]))
+        far, row = max(apart, key=lambda item: abs(item[0]))
         yield (
             f"energy by the counter and by sampled power are {100 * abs(far):.1f} % apart at "
             f"most ({row.kernel}, {short_case(row)})"
@@ -149,17 +132,16 @@ def _notes(record: Record) -> Iterator[str]:
 
 
 def _items(record: Record) -> Iterator[Table | Figure]:
-    failed, others = reasons_tables(
+    failed, rest = reasons_tables(
         reasons_of(
             record.profiles, "measured", lambda row: f"{row.distribution}, {short_case(row)}"
         )
     )
     totals, rows = _totals(record), _rows(record)
-    tables = [make(record) for make in (_validity, _beside, _held, _missing)]
-    yield from (failed, totals, rows, others)
+    tables = [make(record) for make in (_validity, _beside, _throttling, _missing)]
+    yield from (failed, totals, rows, rest)
     yield from timelines(record)
     yield from tables
-    yield _over_time(record)
     yield meanings((totals, rows, *tables))
     yield _windows(record)
 
@@ -231,7 +213,7 @@ def _state(state: str) -> Cell:
 
 
 def _error(of: ProfileRow | Total) -> float | None:
-    """The energy's 95 % error as a share of it."""
+    """Return the energy's 95 % error as a share of it."""
     return over(of.energy_error_j, of.energy_j)
 
 
@@ -240,7 +222,7 @@ def _percent(share: float) -> str:
 
 
 def _bought(row: ProfileRow) -> Cell:
-    """What a joule buys: `0.84 TFLOP/s/W`, `5.32 GB/s/W`."""
+    """Return the work for a watt: `0.84 TFLOP/s/W`, `5.32 GB/s/W`."""
     flops, least = row.flops or 0, row.bytes or 0
     if row.tflops_per_w is not None and (row.gb_s_per_w is None or flops > _DENSE * least):
         return Cell(f"{figure(row.tflops_per_w)} TFLOP/s/W", row.tflops_per_w)
@@ -252,12 +234,12 @@ def _bought(row: ProfileRow) -> Cell:
 
 
 def _held_longest(row: ProfileRow) -> Cell:
-    """`SW power cap 45 %`: the reason that held longest, and its share of the windows."""
-    held = held_by(row)
-    if not held:
-        known = any(window.reasons_s or window.reasons_polled for window in row.windows)
-        return Cell("nothing" if known else "-")
-    first = held[0]
+    """Return `SW power cap 45 %`: the reason that held longest, and its share of the windows."""
+    reasons = held_by(row)
+    if not reasons:
+        present = any(window.reasons_s or window.reasons_polled for window in row.windows)
+        return Cell("nothing" if present else "-")
+    first = reasons[0]
     share = first.share if first.share is not None else first.polled
     return Cell(
         first.reason if share is None else f"{first.reason} {100 * share:.0f} %", tone="doubtful"
@@ -265,26 +247,26 @@ def _held_longest(row: ProfileRow) -> Cell:
 
 
 def _idle(row: ProfileRow) -> Cell:
-    known = [each for each in (row.idle_before_w, row.idle_after_w) if each is not None]
-    return Cell(" to ".join(map(whole, known)) or "-", known[0] if known else None)
+    watts = [watt for watt in (row.idle_before_w, row.idle_after_w) if watt is not None]
+    return Cell(" to ".join(map(whole, watts)) or "-", watts[0] if watts else None)
 
 
 def _totals(record: Record) -> Table:
     fields: list[Field[Total]] = [
-        text("op", lambda each: each.op, group=True),
-        text("inputs", lambda each: each.distribution, group=True),
-        text("kernel", lambda each: each.kernel),
+        text("op", lambda total: total.op, group=True),
+        text("inputs", lambda total: total.distribution, group=True),
+        text("kernel", lambda total: total.kernel),
         (
             Column(
                 "cases", "number", "those with a weight on which each kernel was measured", rank=2
             ),
-            lambda each: Cell(f"{each.cases:,} of {each.of:,}", each.cases),
+            lambda total: Cell(f"{total.cases:,} of {total.of:,}", total.cases),
         ),
-        number("energy", lambda each: each.energy_j, energy),
+        number("energy", lambda total: total.energy_j, energy),
         number("±", _error, _percent, rank=1),
-        number("time", lambda each: each.device_us, milliseconds),
-        number("W", lambda each: each.power_w, figure, rank=2),
-        text("state", lambda each: _state(each.validity), "the worst of the rows", rank=1),
+        number("time", lambda total: total.device_us, milliseconds),
+        number("W", lambda total: total.power_w, figure, rank=2),
+        text("state", lambda total: _state(total.validity), "the worst of the rows", rank=1),
     ]
     note = "Each case as often as its weight says."
     return table_of("Weighted totals", fields, totals_of(record), note)
@@ -313,36 +295,36 @@ def _beside(record: Record) -> Table:
     return table_of("Inputs side by side", fields, pairs, note)
 
 
-def _held(record: Record) -> Table:
+def _throttling(record: Record) -> Table:
     fields: list[Field[tuple[ProfileRow, ThrottleReason]]] = [
         *_NAMES,
-        text("reason", lambda each: each[1].reason),
-        number("time", lambda each: each[1].seconds, duration),
+        text("reason", lambda item: item[1].reason),
+        number("time", lambda item: item[1].seconds, duration),
         number(
             "of the windows",
-            lambda each: each[1].share,
+            lambda item: item[1].share,
             share,
             "by the driver's counter",
             kind="share",
         ),
         number(
             "polled beside",
-            lambda each: each[1].polled,
+            lambda item: item[1].polled,
             share,
             "share of the samples that had it",
             rank=1,
         ),
     ]
-    held = [(row, each) for row in record.profiles for each in held_by(row)]
-    return table_of("What held clocks down, over all trials", fields, held)
+    is_held = [(row, item) for row in record.profiles for item in held_by(row)]
+    return table_of("What held clocks down, over all trials", fields, is_held)
 
 
 def _validity(record: Record) -> Table:
     fields: list[Field[tuple[ProfileRow, str]]] = [
         *_NAMES,
-        text("state", lambda each: _state(each[0].validity)),
-        text("code", lambda each: each[1]),
-        text("meaning", lambda each: meaning(each[1])),
+        text("state", lambda item: _state(item[0].validity)),
+        text("code", lambda item: item[1]),
+        text("meaning", lambda item: meaning(item[1])),
     ]
     measured = (row for row in record.profiles if row.status == "measured")
     codes = [(row, code) for row in measured for code in codes_of(row)]
@@ -351,58 +333,38 @@ def _validity(record: Record) -> Table:
 
 def _missing(record: Record) -> Table:
     fields: list[Field[MissingFigures]] = [
-        text("figures", lambda each: ", ".join(each.fields)),
-        number("rows", lambda each: each.rows),
-        text("reason", lambda each: each.reason),
-        text("as", lambda each: _named(each.example), below=True),
+        text("figures", lambda figures: ", ".join(figures.fields)),
+        number("rows", lambda figures: figures.rows),
+        text("reason", lambda figures: figures.reason),
+        text("as", lambda figures: _named(figures.example), below=True),
     ]
     return table_of("Figures that are missing, and why", fields, missing_of(record))
 
 
-def _over_time(record: Record) -> Table:
-    """The lines of the rows whose timelines are drawn in a page."""
-    fields: list[Field[_QuantityLine]] = [
-        *_NAMES,
-        text("trial", lambda each: f"trial {each.trial} of {len(each.row.windows)}", group=True),
-        text("quantity", lambda each: each.name),
-        (
-            Column("over the window", "trend", "from its lowest to its highest"),
-            lambda each: Cell("", trend=each.values) if each.known else "not read",
-        ),
-        number("lowest", lambda each: min(each.known, default=None)),
-        number("highest", lambda each: max(each.known, default=None)),
-        text("unit", lambda each: each.unit),
-    ]
-    lines = [
-        _QuantityLine(row, found[0], name, unit, getattr(found[1], field))
-        for row in drawn_rows(record)
-        if (found := timeline_of(row)) is not None
-        for name, field, unit in QUANTITIES
-    ]
-    return table_of("Over time", fields, lines, level="details", folded=True)
-
-
 def _windows(record: Record) -> Table:
     sampled: list[Field[_Numbered]] = [
-        number("W", lambda each: _of(each.window.power_w, "mean"), four_digits),
+        number("W", lambda trial: _of(trial.window.power_w, "mean"), four_digits),
         number(
-            "W, 95th", lambda each: _of(each.window.power_w, "p95"), four_digits, "95th percentile"
+            "W, 95th",
+            lambda trial: _of(trial.window.power_w, "p95"),
+            four_digits,
+            "95th percentile",
         ),
-        number("W, highest", lambda each: _of(each.window.power_w, "highest"), four_digits),
-        number("SM MHz", lambda each: _of(each.window.sm_clock_mhz, "mean"), four_digits),
-        number("°C", lambda each: _of(each.window.temperature_c, "mean"), four_digits, "mean"),
+        number("W, highest", lambda trial: _of(trial.window.power_w, "highest"), four_digits),
+        number("SM MHz", lambda trial: _of(trial.window.sm_clock_mhz, "mean"), four_digits),
+        number("°C", lambda trial: _of(trial.window.temperature_c, "mean"), four_digits, "mean"),
         number(
             "°C a minute",
-            lambda each: each.window.slopes.get("temperature_c"),
+            lambda trial: trial.window.slopes.get("temperature_c"),
             four_digits,
             "slope",
         ),
     ]
     fields: list[Field[_Numbered]] = [
         *_NAMES,
-        number("trial", lambda each: each.trial),
-        text("state", lambda each: _state(each.window.validity)),
-        *fields_in_order(Window, lambda each: each.window, derived={"calls": sampled}),
+        number("trial", lambda trial: trial.trial),
+        text("state", lambda trial: _state(trial.window.validity)),
+        *fields_in_order(Window, lambda trial: trial.window, derived={"calls": sampled}),
     ]
     every = [
         _Numbered(row, trial, window)
@@ -411,7 +373,7 @@ def _windows(record: Record) -> Table:
     ]
     note = ""
     if len(every) > MOST_WINDOWS:
-        every.sort(key=lambda each: each.window.validity == "valid")
+        every.sort(key=lambda item: item.window.validity == "valid")
         note = (
             f"Of {len(every):,} windows {MOST_WINDOWS:,} are here, those that aren't valid first; "
             "the record has the others."

@@ -1,4 +1,4 @@
-"""What the codes of a profile's rows mean: why a window isn't valid, or what it lacks."""
+"""The meanings of codes in a profile's rows: why a window isn't valid, or what it lacks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LEFT_OUT = re.compile(r"\d+ of \d+ left out")
 
 
 def meaning(code: str) -> str:
-    """What the code means; empty for one that isn't known here."""
+    """Return the meaning of a code; empty for an unknown code."""
     if _LEFT_OUT.fullmatch(code):
         return "trials without a steady state, which the row's figures don't count"
     return MEANINGS.get(code, "")

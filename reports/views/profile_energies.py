@@ -1,4 +1,4 @@
-"""What follows from the rows of `profile`: cases, weighted totals, what held clocks down."""
+"""Derive figures from rows of `profile`: cases, weighted totals, throttle reasons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_OF_WINDOW = 1.01  # that a time within it can come to
 
 @dataclass(frozen=True, slots=True)
 class ThrottleReason:
-    """What held clocks down in a row's windows: seconds by the counters, and the share polled."""
+    """A reason for low clocks in a row's windows: seconds by the counters, and the share polled."""
 
     reason: str
     seconds: float | None
@@ -46,8 +46,11 @@ class _Figures(NamedTuple):
 class Total:
     """A model's calls of one kernel: each case as often as its weight says.
 
-    cases: that the sum is of; of: that have a weight. energy_error_j: 95 %, None where a row's is;
-    validity: the worst of its rows.
+    Attributes:
+        cases: the number of cases in the sum.
+        of: the number of cases with a weight.
+        energy_error_j: of 95 %; None where a row's is.
+        validity: the worst of its rows.
     """
 
     op: str
@@ -67,12 +70,12 @@ class Total:
 
 
 def short_case(row: ProfileRow) -> str:
-    """The case's id without its op's name."""
+    """Return the case's id without its op's name."""
     return row.case.id.removeprefix(f"{row.op}-")
 
 
 def cases_of(record: Record) -> dict[tuple[str, str], list[ProfileRow]]:
-    """The rows by op and case, in the order in which each came first."""
+    """Return the rows by op and case, in the order in which each came first."""
     groups: dict[tuple[str, str], list[ProfileRow]] = {}
     for row in record.profiles:
         groups.setdefault((row.op, short_case(row)), []).append(row)
@@ -86,10 +89,10 @@ def beside(record: Record) -> list[list[ProfileRow]]:
     for row in record.profiles:
         if row.status == "measured":
             groups.setdefault((row.op, row.kernel, row.case.id), []).append(row)
-    found = [rows for rows in groups.values() if len({row.distribution for row in rows}) > 1]
-    for rows in found:
+    result = [rows for rows in groups.values() if len({row.distribution for row in rows}) > 1]
+    for rows in result:
         rows.sort(key=lambda row: row.distribution != "normal")
-    return found
+    return result
 
 
 def totals_of(record: Record) -> tuple[Total, ...]:
@@ -105,14 +108,14 @@ def totals_of(record: Record) -> tuple[Total, ...]:
             _, having = cases.setdefault(row.case.id, (row.weight, {}))
             if row.energy_j is not None and row.device_us is not None:
                 having[row.kernel] = _Figures(row, row.energy_j, row.device_us)
-    found: list[Total] = []
+    result: list[Total] = []
     for (op, distribution), of_group in groups.items():
         common = in_common(list(of_group.values()))
         totals = []
         for kernel in common[0][1] if common else ():
             weighed = [(weight, having[kernel]) for weight, having in common]
-            errors = [(weight, each.row.energy_error_j) for weight, each in weighed]
-            known = [weight * error for weight, error in errors if error is not None]
+            errors = [(weight, item.row.energy_error_j) for weight, item in weighed]
+            present = [weight * error for weight, error in errors if error is not None]
             totals.append(
                 Total(
                     op=op,
@@ -120,18 +123,18 @@ def totals_of(record: Record) -> tuple[Total, ...]:
                     distribution=distribution,
                     cases=len(common),
                     of=len(of_group),
-                    energy_j=sum(weight * each.energy_j for weight, each in weighed),
-                    energy_error_j=math.hypot(*known) if len(known) == len(errors) else None,
-                    device_us=sum(weight * each.device_us for weight, each in weighed),
-                    validity=max((each.row.validity for _, each in weighed), key=_WORSE.index),
+                    energy_j=sum(weight * item.energy_j for weight, item in weighed),
+                    energy_error_j=math.hypot(*present) if len(present) == len(errors) else None,
+                    device_us=sum(weight * item.device_us for weight, item in weighed),
+                    validity=max((item.row.validity for _, item in weighed), key=_WORSE.index),
                 )
             )
-        found += sorted(totals, key=lambda each: each.energy_j)
-    return tuple(found)
+        result += sorted(totals, key=lambda item: item.energy_j)
+    return tuple(result)
 
 
 def of_limit(row: ProfileRow) -> float | None:
-    """The mean power's share of the limit in force."""
+    """Return the mean power's share of the limit in force."""
     if row.power_w is None or not row.power_limit_w:
         return None
     return row.power_w / row.power_limit_w
@@ -145,14 +148,14 @@ def counter_apart(row: ProfileRow) -> float | None:
 
 
 def mean_of(row: ProfileRow, name: str) -> float | None:
-    """The mean over the trials of a quantity's mean: sm_clock_mhz, temperature_c, ..."""
+    """Return the mean over the trials of a quantity's mean: sm_clock_mhz, temperature_c, ..."""
     spreads = [getattr(window, name) for window in row.windows]
     means = [spread.mean for spread in spreads if spread is not None]
     return sum(means) / len(means) if means else None
 
 
 def highest_of(row: ProfileRow, name: str) -> float | None:
-    """The highest that any trial saw."""
+    """Return the highest that any trial saw."""
     spreads = [getattr(window, name) for window in row.windows]
     return max((spread.highest for spread in spreads if spread is not None), default=None)
 
@@ -163,7 +166,7 @@ def over(value: float | None, other: float | None) -> float | None:
 
 
 def _of_window(share: float) -> float:
-    """The whole, where the ends of a window that were read a moment apart make it a little more."""
+    """Return a share of at most 1: the two ends of a window are read a moment apart."""
     return 1.0 if 1.0 < share <= _MOST_OF_WINDOW else share
 
 
@@ -176,7 +179,7 @@ def held_by(row: ProfileRow) -> tuple[ThrottleReason, ...]:
         for name, value in reasons.items()
         if value
     )
-    found = []
+    result = []
     for name in names:
         counted = [window for window in row.windows if name in window.reasons_s]
         polled = [
@@ -184,22 +187,22 @@ def held_by(row: ProfileRow) -> tuple[ThrottleReason, ...]:
         ]
         seconds = sum(window.reasons_s[name] for window in counted) if counted else None
         total = sum(window.duration_s for window in counted)
-        held = ThrottleReason(
+        is_held = ThrottleReason(
             reason=name,
             seconds=seconds,
             share=None if seconds is None or not total > 0 else _of_window(seconds / total),
             polled=sum(polled) / len(polled) if polled else None,
         )
-        if held.seconds or held.polled:
-            found.append(held)
-    found.sort(key=lambda each: -(each.share or each.polled or 0.0))
-    return tuple(found)
+        if is_held.seconds or is_held.polled:
+            result.append(is_held)
+    result.sort(key=lambda item: -(item.share or item.polled or 0.0))
+    return tuple(result)
 
 
 def codes_of(row: ProfileRow) -> tuple[str, ...]:
-    """The codes of the row and of its windows, each once."""
+    """Return the codes of the row and of its windows, each once."""
     return tuple(
-        dict.fromkeys((*row.codes, *(code for each in row.windows for code in each.codes)))
+        dict.fromkeys((*row.codes, *(code for window in row.windows for code in window.codes)))
     )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MOST_CASES = 6
 MOST_LINES = 12
-QUANTITIES = (
+_QUANTITIES = (
     ("power", "power_w", "W"),
     ("SM clock", "sm_clock_mhz", "MHz"),
     ("temperature", "temperature_c", "°C"),
@@ -33,8 +33,8 @@ _COUNTED = Series(seconds=(0.0, 1.0))  # of two points, as a timeline has at the
 
 
 def timelines(record: Record) -> tuple[Figure, ...]:
-    """A figure for each of the first cases: what its rows did over time."""
-    found = []
+    """Return a figure for each of the first cases: what its rows did over time."""
+    result = []
     groups = _groups(record)
     own = own_of(record.header)
     for op, title, rows in groups[:MOST_CASES]:
@@ -44,18 +44,12 @@ def timelines(record: Record) -> tuple[Figure, ...]:
         if len(groups) > MOST_CASES:
             note += f" Of {len(groups):,} cases the first {MOST_CASES} are drawn."
         draw = partial(_draw, rows[:MOST_LINES], own)
-        found.append(Figure(f"{op}, {title}: over time", draw, note))
-    return tuple(found)
-
-
-def drawn_rows(record: Record) -> list[ProfileRow]:
-    """The rows whose timelines are in the figures."""
-    groups = _groups(record)[:MOST_CASES]
-    return [row for _, _, rows in groups for row in rows[:MOST_LINES]]
+        result.append(Figure(f"{op}, {title}: over time", draw, note))
+    return tuple(result)
 
 
 def timeline_of(row: ProfileRow) -> tuple[int, Series] | None:
-    """The first trial with a timeline: its number from 1, and the timeline."""
+    """Return the first trial with a timeline: its number from 1, and the timeline."""
     for number, window in enumerate(row.windows, 1):
         if window.series is not None and len(window.series.seconds) > 1:
             return number, window.series
@@ -72,10 +66,10 @@ class Thinning:
         self._cases: dict[str, Counter[str]] = {}  # by op: the timelines of its first cases
 
     def thinned(self, row: Row) -> Row:
-        """The row, its timelines left out where no figure shows them."""
-        if not isinstance(row, ProfileRow) or (found := timeline_of(row)) is None:
+        """Return the row, its timelines left out where no figure shows them."""
+        if not isinstance(row, ProfileRow) or (result := timeline_of(row)) is None:
             return row
-        trial, series = found
+        trial, series = result
         cases = self._cases.setdefault(row.op, Counter())
         if row.case.id in cases or len(cases) < MOST_CASES:
             cases[row.case.id] += 1
@@ -88,7 +82,7 @@ class Thinning:
 
 
 def _groups(record: Record) -> list[tuple[str, str, list[ProfileRow]]]:
-    """The rows with a timeline, by op and case."""
+    """Return the rows with a timeline, by op and case."""
     return [
         (op, title, with_time)
         for (op, title), rows in cases_of(record).items()
@@ -100,12 +94,12 @@ def _draw(rows: Sequence[ProfileRow], own: Collection[tuple[str, str]], prefix: 
     """Draw power, SM clock and temperature over time as SVG; `own` kernels have wider lines."""
 
     def draw(figure: Drawing) -> None:
-        panels = placed(figure, len(QUANTITIES))
-        for axes, (title, name, unit) in zip(panels, QUANTITIES, strict=True):
+        panels = placed(figure, len(_QUANTITIES))
+        for axes, (title, name, unit) in zip(panels, _QUANTITIES, strict=True):
             for number, row in enumerate(rows):
-                found = timeline_of(row)
-                assert found is not None
-                _, series = found
+                result = timeline_of(row)
+                assert result is not None
+                _, series = result
                 values = getattr(series, name)
                 if len(values) != len(series.seconds):
                     continue

@@ -31,7 +31,8 @@ def column_of(model: type, name: str) -> Column:
 def field_of(model: type, name: str, row_of: Callable[[Item], object]) -> Field[Item]:
     """Return the column of a row's field, and what its cell shows of an item.
 
-    row_of: returns the row of an item.
+    Args:
+        row_of: returns the row of an item.
     """
     rule = declaration_of(fields_of(model)[name])
     is_text = rule.kind in {"text", "command"}
@@ -58,7 +59,9 @@ def fields_in_order(
 ) -> list[Field[Item]]:
     """Return the columns of all fields of a row that have one, from left to right.
 
-    without: fields that are left out. derived: further columns, by the field that they stand after.
+    Args:
+        without: fields that are left out.
+        derived: further columns, by the field that they stand after.
     """
     columns = []
     for name, _ in columns_in_order(model):

@@ -1,4 +1,4 @@
-"""What every view says of a run: its machine and commit, how long it took, parts of ops."""
+"""Facts of a run that every view shows: machine, commit, duration, kernels of parts of ops."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ def record_part(
     items: Iterable[Table | Figure],
     needed: Collection[str] = ("device",),
 ) -> ReportPart:
-    """The record's part of a document.
+    """Return the record's part of a document.
 
-    verdict  with its tone, and the sentence that follows it
-    found    what the last line says beside the verdict: `361 timed, 46 refused`
-    needed   labels of the facts that are always shown
+    Args:
+        verdict: with its tone, and the sentence that follows it.
+        found: what the last line says beside the verdict: `361 timed, 46 refused`.
+        needed: labels of the facts that are always shown.
     """
     word, tone, sentence = verdict
     return ReportPart(
@@ -45,30 +46,30 @@ def record_part(
         tone=tone,
         sentence=sentence,
         notes=tuple(notes),
-        facts=tuple(each for each in facts if each[0] in needed),
+        facts=tuple(fact for fact in facts if fact[0] in needed),
         items=tuple(items),
-        environment=tuple(each for each in facts if each[0] not in needed),
+        environment=tuple(fact for fact in facts if fact[0] not in needed),
         record=str(record.path),
         closing=f"{found}; {_look_closer(record)}",
     )
 
 
 def total_duration(record: Record) -> str:
-    """How long the run took; of one without an end, how long its rows did."""
+    """Return how long the run took; of one without an end, how long its rows did."""
     if record.end is not None:
         return duration(record.end.duration_s)
     return f"{duration(sum(row.duration_s for row in record.rows))} of whole rows"
 
 
 def environment_lines(record: Record) -> tuple[tuple[str, str], ...]:
-    """What was run and where, as (label, text), a figure that is missing left out."""
+    """Return the command and the machine of a run, as (label, text), without missing figures."""
     header, machine = record.header, record.header.environment
     if machine.device == "cpu":
         sm = machine.simulated_sm
-        asked = "" if sm is None else f"; kernels serve the cases that they serve on sm {sm}"
+        as_if = "" if sm is None else f"; kernels serve the cases that they serve on sm {sm}"
         but_for = f" but for {', '.join(machine.unchecked)}" if machine.unchecked else ""
         checked = {True: f" (strict{but_for})", False: " (not strict)", None: ""}[machine.strict]
-        device = f"no GPU: Triton interpreter{checked}{asked}"
+        device = f"no GPU: Triton interpreter{checked}{as_if}"
     else:
         memory = None if machine.memory_bytes is None else f"{machine.memory_bytes / 2**30:.0f} GiB"
         parts = (
@@ -90,7 +91,7 @@ def environment_lines(record: Record) -> tuple[tuple[str, str], ...]:
         ("system", "" if "platform" in machine.missing else machine.platform),
         ("software", ", ".join(f"{name} {version}" for name, version in versions.items())),
         ("commit", commit_text(machine)),
-        ("absent", "; ".join(f"{each.name}, {each.reason}" for each in header.absent)),
+        ("absent", "; ".join(f"{kernel.name}, {kernel.reason}" for kernel in header.absent)),
         ("started", f"{header.started_at}, protocol {header.protocol}"),
         ("record", str(record.path)),
     )
@@ -98,52 +99,52 @@ def environment_lines(record: Record) -> tuple[tuple[str, str], ...]:
 
 
 def _look_closer(record: Record) -> str:
-    """What a terminal's last line tells of a run: the command that shows all of it."""
+    """Return the end of a terminal's last line: the command that shows all of the run."""
     path = shlex.quote(str(record.path))
     program = program_of(record.header.command, record.header.suite)
     return f"to look closer: {program.prefix('report')} --details {path}"
 
 
 def commit_text(machine: Environment) -> str:
-    """`0123456789ab`, and whether more was changed since; empty where it isn't known."""
+    """Return `0123456789ab`, and whether more was changed since; empty where it isn't known."""
     changed = " and changes that are not committed" if machine.git_dirty else ""
     return f"{machine.git_commit[:12]}{changed}" if machine.git_commit else ""
 
 
 def baselines_of(header: RunHeader) -> set[tuple[str, str]]:
-    """The kernels, by op and name, that others' kernels are held against."""
-    return {(each.op, each.name) for each in header.kernels if each.origin == "baseline"}
+    """Return the kernels, by op and name, that are compared with ours and with a user's."""
+    return {(kernel.op, kernel.name) for kernel in header.kernels if kernel.origin == "baseline"}
 
 
 def own_of(header: RunHeader) -> set[tuple[str, str]]:
-    """The kernels, by op and name, that the header lists as ours or the user's.
+    """Return the kernels, by op and name, that the header lists as ours or the user's.
 
     A report sets them apart. A kernel that the header doesn't list may be anyone's.
     """
-    return {(each.op, each.name) for each in header.kernels if each.origin != "baseline"}
+    return {(kernel.op, kernel.name) for kernel in header.kernels if kernel.origin != "baseline"}
 
 
 def parts_of(header: RunHeader) -> dict[tuple[str, str], str]:
     """By op and kernel what it computes, `dx alone`, of kernels that don't compute all of it."""
     return {
-        (each.op, each.name): f"{_joined(each.returns)} alone"
-        for each in header.kernels
-        if each.left_out
+        (kernel.op, kernel.name): f"{_joined(kernel.returns)} alone"
+        for kernel in header.kernels
+        if kernel.left_out
     }
 
 
 def name_of(kernel: str, part: str | None) -> str:
-    """`mine`, or `mine (dx alone)` where it computes a part of its op."""
+    """Return `mine`, or `mine (dx alone)` where it computes a part of its op."""
     return kernel if part is None else f"{kernel} ({part})"
 
 
 def part_notes(header: RunHeader, ran: Collection[tuple[str, str]]) -> list[str]:
-    """A sentence for each of these kernels, by op and name, that computes a part of its op."""
+    """Return a sentence for each kernel, by op and name, that computes a part of its op."""
     return [
-        f"{each.name} computes {_joined(each.returns)} alone; "
-        f"{_joined(each.left_out)} {'is' if len(each.left_out) == 1 else 'are'}n't judged"
-        for each in header.kernels
-        if each.left_out and (each.op, each.name) in ran
+        f"{kernel.name} computes {_joined(kernel.returns)} alone; "
+        f"{_joined(kernel.left_out)} {'is' if len(kernel.left_out) == 1 else 'are'}n't judged"
+        for kernel in header.kernels
+        if kernel.left_out and (kernel.op, kernel.name) in ran
     ]
 
 
@@ -152,7 +153,7 @@ def _joined(names: tuple[str, ...]) -> str:
 
 
 def reason_key(reason: str) -> tuple[str, ...]:
-    """Alike of reasons that differ in numbers alone."""
+    """Return alike of reasons that differ in numbers alone."""
     return tuple(_NUMBER.split(reason))
 
 

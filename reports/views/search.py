@@ -1,7 +1,7 @@
 """A record of `search` as a part of a document.
 
-What was found comes first: of each find what the case needs, what else fails, and the command that
-runs it. Which pairs of levels no case met stands behind it.
+Finds come first: for each the options that its case needs, what else fails, and the command that
+runs it. The pairs of levels that no case met follow.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _TONES: dict[str, Tone] = {"FOUND": "bad", "NOTHING FOUND": "good", "NOTHING RAN
 
 
 def search_part(record: Record) -> ReportPart:
-    """The record's part of a document."""
+    """Return the record's part of a document."""
     finds = distinct(record.finds)
     tried = [row for row in record.rows if row.status != "refused"]
-    gating = sum(each.gates for each in finds)
+    gating = sum(find.gates for find in finds)
     verdict = "FOUND" if finds else "NOTHING FOUND" if tried else "NOTHING RAN"
     tone: Tone = "doubtful" if finds and not gating else _TONES[verdict]
-    found = count(len(finds), "find")
-    found += f", {len(finds) - gating:,} of baselines" if gating < len(finds) else ""
+    finds_text = count(len(finds), "find")
+    finds_text += f", {len(finds) - gating:,} of baselines" if gating < len(finds) else ""
     cases = len({row.case.id for row in tried})
     sentence = (
-        f"{found} in {count(cases, 'case')}, {count(len(tried), 'row')} of "
+        f"{finds_text} in {count(cases, 'case')}, {count(len(tried), 'row')} of "
         f"{count(len({(row.case.op, row.kernel) for row in tried}), 'kernel')}, in "
         f"{total_duration(record)}"
     )
@@ -64,7 +64,7 @@ def search_part(record: Record) -> ReportPart:
         record,
         "Search",
         (verdict, tone, sentence),
-        found=found + (again if finds else ""),
+        found=finds_text + (again if finds else ""),
         notes=_notes(record, finds),
         facts=environment_lines(record),
         items=_tables(record, finds),
@@ -79,8 +79,8 @@ def distinct(finds: Sequence[FindRow]) -> list[FindRow]:
     that fresh values show.
     """
     kept: list[FindRow] = []
-    for find in sorted(finds, key=lambda each: (_strangeness(each), -each.confirmed)):
-        if not any(_same(find, each) for each in kept):
+    for find in sorted(finds, key=lambda item: (_strangeness(item), -item.confirmed)):
+        if not any(_same(find, item) for item in kept):
             kept.append(find)
     return kept
 
@@ -103,10 +103,10 @@ def _same(one: FindRow, other: FindRow) -> bool:
 def _notes(record: Record, finds: Sequence[FindRow]) -> Iterator[str]:
     if record.problem is not None and not record.header.planned_rows and record.end is None:
         yield record.problem
-    cut = sum(not each.whole for each in finds)
+    cut = sum(not find.whole for find in finds)
     if cut:
         yield f"{count(cut, 'find')} may shrink further: the limit ended it"
-    chance = sum(not each.confirmed for each in finds)
+    chance = sum(not find.confirmed for find in finds)
     if chance:
         yield (
             f"{count(chance, 'find')} didn't fail again on fresh values: errors near their bound, "
@@ -126,13 +126,13 @@ def _tables(record: Record, finds: Sequence[FindRow]) -> Iterator[Table]:
     yield table_of(
         "Kernels",
         (
-            text("op", lambda each: each.op, group=True),
-            text("kernel", lambda each: each.name),
-            number("cases", lambda each: len(each.rows)),
-            number("failed", lambda each: each.failed, tone=lambda each: each.tone),
-            number("error / bound", lambda each: each.largest, ratio, "largest that passed"),
-            number("variants", lambda each: each.variants, rank=3),
-            number("pairs met", lambda each: each.met, share, "of those that it serves"),
+            text("op", lambda item: item.op, group=True),
+            text("kernel", lambda item: item.name),
+            number("cases", lambda item: len(item.rows)),
+            number("failed", lambda item: item.failed, tone=lambda item: item.tone),
+            number("error / bound", lambda item: item.largest, ratio, "largest that passed"),
+            number("variants", lambda item: item.variants, rank=3),
+            number("pairs met", lambda item: item.met, share, "of those that it serves"),
         ),
         _kernels(record),
     )
@@ -140,22 +140,22 @@ def _tables(record: Record, finds: Sequence[FindRow]) -> Iterator[Table]:
     yield table_of(
         "Notes",
         (
-            text("kernel", lambda each: each.kernel),
-            text("case", lambda each: each.case.id, below=True),
-            text("note", lambda each: "; ".join(each.notes), below=True),
+            text("kernel", lambda item: item.kernel),
+            text("case", lambda item: item.case.id, below=True),
+            text("note", lambda item: "; ".join(item.notes), below=True),
         ),
-        [each for each in record.rows if each.notes],
+        [row for row in record.rows if row.notes],
         level="details",
     )
     yield table_of(
         "Shrinking",
         (
-            text("kernel", lambda each: each.kernel),
-            text("rule", lambda each: each.rule),
-            number("cases tried", lambda each: each.tried),
-            number("took", lambda each: each.duration_s, duration),
-            text("drawn", lambda each: each.first_case, below=True),
-            text("shrunk", lambda each: each.case.id, below=True),
+            text("kernel", lambda item: item.kernel),
+            text("rule", lambda item: item.rule),
+            number("cases tried", lambda item: item.tried),
+            number("took", lambda item: item.duration_s, duration),
+            text("drawn", lambda item: item.first_case, below=True),
+            text("shrunk", lambda item: item.case.id, below=True),
         ),
         finds,
         level="details",
@@ -190,8 +190,8 @@ class _SearchedKernel:
             value
             for row in self.rows
             if row.status == "passed"
-            for each in row.outputs
-            for value in (each.worst_deterministic, each.worst_probabilistic)
+            for output in row.outputs
+            for value in (output.worst_deterministic, output.worst_probabilistic)
             if value is not None
         ]
         return max(ratios, default=None)
@@ -211,6 +211,6 @@ def _kernels(record: Record) -> list[_SearchedKernel]:
         if row.status != "refused":
             rows[row.case.op, row.kernel].append(row)
     met: dict[tuple[str, str], list[CoverageRow]] = defaultdict(list)
-    for each in record.coverage:
-        met[each.op, each.kernel].append(each)
+    for coverage_row in record.coverage:
+        met[coverage_row.op, coverage_row.kernel].append(coverage_row)
     return [_SearchedKernel(*name, own, met[name]) for name, own in rows.items()]

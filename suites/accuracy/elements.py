@@ -81,6 +81,8 @@ class Output:
     def matrix(self) -> tuple[int, int]:
         """How many rows it has, and how long they are."""
         shape = self.first.shape
+        if not shape:  # a number
+            return 1, 1
         return (shape[0], 1) if len(shape) == 1 else (math.prod(shape[:-1]), shape[-1])
 
     def chunks(self) -> Iterator[_Chunk]:

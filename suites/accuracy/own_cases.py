@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.cases import GENERATED
-from kernel_workbench.oracles.cases.covering import cover_pairs
+from kernel_workbench.oracles.cases.covering import cover_pairs, cover_together
 from kernel_workbench.oracles.op import Case, Op, Tier
 
 FEWEST = 60
@@ -49,7 +49,10 @@ def own_cases(
         def ahead(cases: Sequence[Case]) -> None:
             learn([case for case in cases if is_small(op, case, most_flops)])
 
-        return cover_pairs(op, serves, known, tier, why, ahead=ahead, in_turn=True)
+        known = list(known)
+        together = list(cover_together(op, serves, known, tier, why))
+        met = (*known, *together)
+        return [*together, *cover_pairs(op, serves, met, tier, why, ahead=ahead, in_turn=True)]
 
     beside = list(beside)
     learn(beside)

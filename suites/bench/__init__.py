@@ -1,1 +1,1 @@
-"""The bench suite: device time of kernels, and what it comes to in bytes a second."""
+"""The bench suite: device times of kernels, and the rates in bytes and operations a second."""

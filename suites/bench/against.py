@@ -1,9 +1,9 @@
 """`bench --against REF`: two versions of the kernels, timed in turn on the same GPU.
 
-Side A is the ref's tree, or an older kernel file; side B this tree as it is, with what isn't
-committed. Processes run in the order A B B A, --rounds times, so that a drift of the machine that
-is steady falls on both sides alike; each is a whole run of the suite in its side's tree. The
-processes of a side become one record, and the comparison of the two ends the run.
+Side A is the ref's tree, or an older kernel file; side B is this tree with its uncommitted changes.
+Processes run in the order A B B A, --rounds times, so that a steady drift of the machine affects
+both sides alike. A process is a whole run of the suite in its side's tree. The processes of a side
+become one record, and the run ends with a comparison of the two records.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from kernel_workbench.reports.comparison.__main__ import main as compare
 from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.record import RecordError
 from kernel_workbench.suites import ROOT
-from kernel_workbench.suites.bench.processes import given
-from kernel_workbench.suites.bench.rounds import Side, Timed, time_in_turn
+from kernel_workbench.suites.bench.processes import pytest_arguments
+from kernel_workbench.suites.bench.rounds import BenchSide, TimedSides, time_in_turn
 from kernel_workbench.suites.bench.worktrees import TreeError, commit_of, is_dirty, tree_of
 from kernel_workbench.suites.run.commands import with_values, without
 from kernel_workbench.suites.run.exit_status import in_pytest
@@ -31,19 +31,28 @@ from kernel_workbench.suites.run.options import DEVICE
 from kernel_workbench.suites.run.session import typed
 
 _SUITE = "kernel_workbench/suites/bench"
-_EARLIER = ("suites/bench", "suites/throughput")  # the names that it had in earlier commits
+_EARLIER = ("suites/bench", "suites/throughput")  # the suite's names in earlier commits
 _ORDER = "ABBA"
-_ROUNDS = 2  # the fewest whose processes, four a side, tell 2 %
+_ROUNDS = 2  # the fewest rounds whose four processes a side resolve 2 %
 _OWN = {"--against": True, "--rounds": True, "--results": True, "--gate": False}
 
 
 def run_against(config: pytest.Config, options: BenchOptions, older: str) -> int:
-    """Time both sides, write a record of each, print the comparison; return the exit status.
+    """Time both sides, write a record of each, and print the comparison.
 
-    older: the ref or file of side A.
+    Args:
+        config: pytest's configuration.
+        options: the options.
+        older: the ref or file of side A.
+
+    Returns:
+        The exit status.
     """
     folder = Path(config.invocation_params.dir)
-    arguments = (*_in_full(without(given(config), _OWN), folder), *_ours_alone(config, options))
+    arguments = (
+        *_in_full(without(pytest_arguments(config), _OWN), folder),
+        *_ours_alone(config, options),
+    )
     try:
         with two_sides(older, options.kernels, arguments, folder) as sides:
             timed = time_in_turn(
@@ -60,13 +69,13 @@ def run_against(config: pytest.Config, options: BenchOptions, older: str) -> int
         return int(pytest.ExitCode.INTERRUPTED)
 
 
-def in_order(sides: tuple[Side, Side], rounds: int) -> list[Side]:
-    """The sides of the processes, A B B A in each round."""
-    return [sides[each == "B"] for each in _ORDER * rounds]
+def in_order(sides: tuple[BenchSide, BenchSide], rounds: int) -> list[BenchSide]:
+    """Return the sides of the processes: A B B A in each round."""
+    return [sides[letter == "B"] for letter in _ORDER * rounds]
 
 
-def tell(timed: Timed, *, gate: bool) -> int:
-    """Print where the sides' records are, and how they compare; the exit status of all."""
+def tell(timed: TimedSides, *, gate: bool) -> int:
+    """Print the paths of the sides' records and their comparison; return the exit status."""
     status, problem = timed.status, timed.problem
     for side, path in timed.records.items():
         print(f"{side.letter}: {side.name}: {path}")
@@ -83,22 +92,30 @@ def tell(timed: Timed, *, gate: bool) -> int:
 
 
 def _ours_alone(config: pytest.Config, options: BenchOptions) -> tuple[str, ...]:
-    """The option that leaves peers out, which no commit of this checkout changes.
+    """Return the option that leaves out peers, which no commit of this checkout changes.
 
-    On a CPU they are all that there is to time.
+    Return nothing on a CPU, where only peers are timed.
     """
     named = options.kernel or options.kernels
-    told = named or options.no_baselines or config.stash[DEVICE].type == "cpu"
-    return () if told else ("--no-baselines",)
+    keep_peers = named or options.no_baselines or config.stash[DEVICE].type == "cpu"
+    return () if keep_peers else ("--no-baselines",)
 
 
 @contextmanager
 def two_sides(
     against: str, files: Sequence[str], arguments: Sequence[str], folder: Path, root: Path = ROOT
-) -> Iterator[tuple[Side, Side]]:
-    """Both sides, their trees in place. Raises TreeError, in one sentence.
+) -> Iterator[tuple[BenchSide, BenchSide]]:
+    """Yield both sides, with their trees checked out.
 
-    files: those of --kernels; arguments: of a process, files in full; root: the checkout, side B.
+    Args:
+        against: the ref or file of side A.
+        files: the files of --kernels.
+        arguments: a process's arguments, with absolute paths.
+        folder: the folder that `against` is relative to.
+        root: the checkout, side B.
+
+    Raises:
+        TreeError: if a side can't be timed; the message is one sentence.
     """
     if against.endswith(".py"):
         older = (folder / against).resolve()
@@ -108,10 +125,10 @@ def two_sides(
             )
         if not older.is_file():
             raise TreeError(f"--against {against}: there is no such file")
-        others = without(arguments, {"--kernels": True})
+        rest = without(arguments, {"--kernels": True})
         yield (
-            Side("A", against, root, (*others, "--kernels", str(older))),
-            Side("B", " ".join(files), root, tuple(arguments)),
+            BenchSide("A", against, root, (*rest, "--kernels", str(older))),
+            BenchSide("B", " ".join(files), root, tuple(arguments)),
         )
         return
     commit = commit_of(root, against)
@@ -119,21 +136,21 @@ def two_sides(
     with tree_of(root, commit) as tree:
         suite = _checked_suite(tree, root, f"--against {against}: commit {commit[:12]}")
         moved = tuple(
-            suite if root / each == root / _SUITE else _moved(each, tree, root, against)
-            for each in arguments
+            suite if root / argument == root / _SUITE else _moved(argument, tree, root, against)
+            for argument in arguments
         )
         yield (
-            Side("A", f"{against}, {commit[:12]}", tree, moved),
-            Side("B", f"this tree, {state}", root, tuple(arguments)),
+            BenchSide("A", f"{against}, {commit[:12]}", tree, moved),
+            BenchSide("B", f"this tree, {state}", root, tuple(arguments)),
         )
 
 
 def _checked_suite(tree: Path, root: Path, named: str) -> str:
-    """The suite's folder there. Raises TreeError where it can't time, or times by other rules."""
-    suites = [each for each in (_SUITE, *_EARLIER) if (tree / each / "conftest.py").is_file()]
+    """Return the suite's folder in a tree. Raises TreeError if it can't time, or by other rules."""
+    suites = [folder for folder in (_SUITE, *_EARLIER) if (tree / folder / "conftest.py").is_file()]
     if not suites:
         raise TreeError(f"{named} is older than the suite that times; name a later one")
-    theirs, ours = (_protocol(each) for each in (tree, root))
+    theirs, ours = (_protocol(checkout) for checkout in (tree, root))
     if theirs != ours:
         raise TreeError(
             f"{named} times by protocol {theirs} and this tree by {ours}, so their figures don't "
@@ -149,7 +166,7 @@ def _protocol(tree: Path) -> str:
 
 
 def _moved(argument: str, tree: Path, root: Path, ref: str) -> str:
-    """An argument for the ref's tree: a file of this checkout is that tree's own version of it."""
+    """Return an argument for the ref's tree: a file becomes that tree's version of it."""
     option, equals, value = argument.rpartition("=")
     path = Path(value)
     if not path.is_absolute() or not path.is_file():
@@ -168,5 +185,5 @@ def _moved(argument: str, tree: Path, root: Path, ref: str) -> str:
 
 
 def _in_full(arguments: Sequence[str], folder: Path) -> list[str]:
-    """The arguments, with files in full: a side's process runs in another folder."""
+    """Return the arguments with absolute paths, because a side's process runs in another folder."""
     return with_values(arguments, OF_FILES, lambda _, value: str((folder / value).resolve()))

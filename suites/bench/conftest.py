@@ -1,4 +1,4 @@
-"""Plugs the suite into pytest, and the device into pytest-benchmark."""
+"""Register the suite with pytest, and the device's clock with pytest-benchmark."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from kernel_workbench.suites.run.option_table import BenchOptions, options_from
 from kernel_workbench.suites.run.options import DEVICE
 from kernel_workbench.suites.run.session import SESSION, start
 
-# With one of these pytest-benchmark's own table was asked for.
+# Options that ask for pytest-benchmark's own table.
 _TABLE = re.compile(r"--benchmark-(columns|sort|group-by|name|verbose|histogram|compare)")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """With --gpus, --against or --rounds several runs, in processes of their own."""
+    """Start several runs in processes of their own, for --gpus, --against or --rounds."""
     run = _several(config)
     if run is None:
         return None
@@ -42,9 +42,9 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 
 def _several(config: pytest.Config) -> Callable[[], int] | None:
-    """What makes this run one of several processes, where an option asks for that.
+    """Return a function that makes the several runs of an option, or None.
 
-    What would run is listed once, of this tree.
+    --list and --collect-only list this tree once.
     """
     options = options_from(BenchOptions, config.option)
     if options.list or config.option.collectonly:
@@ -60,16 +60,16 @@ def _several(config: pytest.Config) -> Callable[[], int] | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Start a session: it writes the record, shows the progress and says where the record is."""
+    """Start a session: it writes the record, shows the progress and prints the record's path."""
     if _several(config) is not None:
         return
-    # A row without a figure leaves the fixture alone, as does one that is interrupted.
+    # A row without a figure, or an interrupted one, doesn't use the fixture.
     config.addinivalue_line("filterwarnings", "ignore:Benchmark fixture was not used")
     device = config.stash[DEVICE]
     arguments = list(map(str, config.invocation_params.args))
     if not any(map(_TABLE.match, arguments)):
         config.option.benchmark_quiet = True
-    if not any(each.startswith("--benchmark-storage") for each in arguments):
+    if not any(argument.startswith("--benchmark-storage") for argument in arguments):
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         folder = Path(config.getoption("--results")).resolve() / "benchmarks" / slug
@@ -80,7 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
-    """Where nothing was timed there is nothing to save, which pytest-benchmark would warn of."""
+    """Save nothing if nothing was timed: pytest-benchmark would warn."""
     try:
         return (yield)
     finally:
@@ -99,7 +99,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _reason_of_none(config: pytest.Config) -> str | None:
-    """Why the last row has no figure, where none has one; None: there are figures."""
+    """Return the reason of the last row if no row has a figure, else None."""
     record = config.stash[SESSION].record
     rows = [] if record is None else record.rows
     if any(row.status == "timed" for row in rows):
@@ -110,7 +110,7 @@ def _reason_of_none(config: pytest.Config) -> str | None:
 def pytest_benchmark_update_machine_info(
     config: pytest.Config, machine_info: dict[str, Any]
 ) -> None:
-    """Two GPUs in one kind of host are two machines."""
+    """Add the device: two GPUs in hosts of one kind are two machines."""
     machine_info["device"] = config.stash[SESSION].suite.machine.model_dump(
         include={
             "device_name",
@@ -128,6 +128,6 @@ def pytest_benchmark_update_machine_info(
 def pytest_benchmark_compare_machine_info(
     machine_info: dict[str, Any], compared_benchmark: dict[str, Any]
 ) -> None:
-    """Say where a saved run is of another machine; pytest-benchmark's warning would be an error."""
+    """Report a saved run of another machine; pytest-benchmark's warning would be an error."""
     tell_of_another_machine(machine_info, compared_benchmark["machine_info"])
     compared_benchmark["machine_info"] = machine_info

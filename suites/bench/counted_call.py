@@ -2,8 +2,8 @@
 
     python -m kernel_workbench.suites.bench.counted_call REQUEST
 
-REQUEST: JSON with the device, the op, the kernel, the case as it is spelled for workers, and a
-user's files. What compiles, tunes and fills caches of the host comes before the range.
+REQUEST: JSON with the device, the op, the kernel, the case as workers receive it, and a user's
+files. Calls before the range compile, tune and fill the caches of the host.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from kernel_workbench.suites.sandbox.orphans import die_with_parent
 from kernel_workbench.suites.sandbox.wire import case_of
 
 _WARM_UP = 3
-FAILED = "the call that is counted failed:"
+FAILED = "the counted call failed:"
 
 
 def profiled(device: torch.device) -> AbstractContextManager[object]:
-    """The range that `--profile-from-start off` waits for; on a CPU there is none."""
+    """Return the range that `--profile-from-start off` waits for; an empty context on a CPU."""
     if device.type == "cpu":
         return nullcontext()
-    made: AbstractContextManager[object] = torch.cuda.profiler.profile()
-    return made
+    context: AbstractContextManager[object] = torch.cuda.profiler.profile()
+    return context
 
 
 def call(
     request: dict[str, Any],
     range_on: Callable[[torch.device], AbstractContextManager[object]] = profiled,
 ) -> None:
-    """Call the kernel some times, and then once in the range."""
+    """Call the kernel several times, and then once within the range."""
     device, case = torch.device(request["device"]), case_of(request["case"])
-    for each in request["files"]:
-        load_file(Path(each))
-    known = {(each.op.name, each.name): each for each in all_kernels()}
-    kernel = known[request["op"], request["kernel"]]
+    for file in request["files"]:
+        load_file(Path(file))
+    kernels = {(kernel.op.name, kernel.name): kernel for kernel in all_kernels()}
+    kernel = kernels[request["op"], request["kernel"]]
     inputs = kernel.op.inputs(case, device)
 
     def wait() -> None:
@@ -58,7 +58,7 @@ def call(
 
 
 def main() -> None:
-    """Make the call; it ends when what started it does."""
+    """Make the call; the process ends with its parent."""
     die_with_parent()
     torch.set_num_threads(1)
     try:

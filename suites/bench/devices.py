@@ -1,14 +1,14 @@
-"""One sample on a GPU, or on a CPU: flush, hold, event, call, event.
+"""One sample on a GPU or a CPU: flush, hold, event, call, event.
 
-On a GPU, in the order of the stream: a flush of L2 by reading (zeroing leaves dirty lines, whose
-write-back the call would pay for: torch.add of 16384 x 1024 bf16 on an H200 took 24.6 us after a
-read and 28.8 after zeroing); a stamp of the SMs' clocks; a kernel that spins while the host
-enqueues the rest; an event; the call; an event; a stamp. So no host time is between the events,
-unless the host took longer than the hold: that is checked, and told. On a CPU the wall clock stands
-around the call, and what is read to flush is four times the last level of cache.
+A sample on a GPU consists, in stream order, of a flush of L2 by reading (zeroing leaves dirty
+lines, whose write-back would add to the call's time: torch.add of 16384 x 1024 bf16 on an H200 took
+24.6 us after a read and 28.8 after zeroing); a stamp of the SMs' clocks; a kernel that spins while
+the host enqueues the rest; an event; the call; an event; a stamp. So no host time lies between the
+events, unless the host took longer than the hold; the sample then says so. On a CPU the wall clock
+times the call, and the flush reads four times the last level of cache.
 
-What is called here is taken from torch when this file is imported, before any candidate is: one
-that replaces an event's `elapsed_time` replaces its own.
+This module binds torch's functions when it is imported, before any candidate is: a candidate that
+replaces an event's `elapsed_time` doesn't change the binding.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _now: Callable[[], float] = time.perf_counter
 _sum, _ones = torch.sum, torch.ones
 _record, _elapsed = torch.cuda.Event.record, torch.cuda.Event.elapsed_time
 _synchronize: Callable[[], None] = torch.cuda.synchronize
-_spin: Callable[[int], None] = torch.cuda._sleep  # noqa: SLF001  (no public call holds a device)
+_spin: Callable[[int], None] = torch.cuda._sleep  # noqa: SLF001  (torch has no public function for this)
 
 _library = ctypes.CDLL
 
 _PERSISTING_L2 = 6  # CU_LIMIT_PERSISTING_L2_CACHE_SIZE
 _LEAST_FLUSH_BYTES = 256 * 2**20  # over four times an H200's L2
-_CACHES = 4  # of the cache that is flushed
-_CPU_CACHE_BYTES = 32 * 2**20  # where the system doesn't say
+_CACHES = 4  # the flush reads so many times the cache
+_CPU_CACHE_BYTES = 32 * 2**20  # used if the system doesn't tell
 _SPIN_CYCLES = 200_000  # about 0.1 ms
-_NO_FASTER_MHZ = 3500.0  # than any GPU's SMs
+_NO_FASTER_MHZ = 3500.0  # no GPU's SMs are faster
 
 
 class Device(Protocol):
-    """What the protocol needs of a device."""
+    """The methods of a device that the protocol needs."""
 
     cache: Cache
     cache_bytes: int
@@ -56,27 +56,27 @@ class Device(Protocol):
     rest: float
 
     def begin(self) -> None:
-        """Another kernel is going to be called: forget what the last one took."""
+        """Forget the last kernel: another kernel follows."""
 
     def flush(self) -> None:
-        """Read memory until nothing else is in the cache."""
+        """Read memory until the cache holds nothing else."""
 
     def sample(self, prepare: Callable[[], Call]) -> Sample:
-        """The time of one call, of `prepare`'s, which may be asked again for another try."""
+        """Return the time of one call of `prepare`'s; a retry calls `prepare` again."""
 
     def host_times_us(self, call: Call) -> tuple[float, float]:
-        """Host time until a call returns, and until it has ended on the device."""
+        """Return the host time until a call returns, and until it has ended on the device."""
 
     def wait(self) -> None:
-        """Until everything that was asked of the device is done."""
+        """Wait until the device has finished all work."""
 
 
 def cpu_cache_bytes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
-    """The last level of cache that the first core has."""
+    """Return the bytes of the first core's last level of cache."""
     sizes = []
-    for each in sorted(root.glob("index*/size")):
+    for file in sorted(root.glob("index*/size")):
         try:
-            text = each.read_text().strip()
+            text = file.read_text().strip()
             sizes.append(int(text.removesuffix("K")) * 2**10 if text.endswith("K") else int(text))
         except (OSError, ValueError):
             continue
@@ -84,20 +84,20 @@ def cpu_cache_bytes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> 
 
 
 def driver_clock_mhz() -> float:
-    """The highest clock of the SMs, as CUDA's driver tells it; 0 where it doesn't."""
+    """Return the highest clock of the SMs by CUDA's driver, or 0 if it doesn't tell."""
     current = torch.cuda.current_device()
-    told = triton.runtime.driver.active.utils.get_device_properties(current)
-    return float(told.get("sm_clock_rate", 0)) / 1e3
+    properties = triton.runtime.driver.active.utils.get_device_properties(current)
+    return float(properties.get("sm_clock_rate", 0)) / 1e3
 
 
 class CacheSetAsideError(RuntimeError):
-    """A kernel keeps a part of the L2 cache for itself, which no flush evicts."""
+    """A kernel reserves a part of the L2 cache, which no flush evicts."""
 
 
 class PersistingCache:
-    """The part of the L2 cache that CUDA sets aside for data which a flush doesn't evict.
+    """The part of the L2 cache that CUDA reserves for data which a flush doesn't evict.
 
-    driver: CUDA's library, of which three functions are kept.
+    driver: CUDA's library; three of its functions are bound.
     """
 
     def __init__(self, driver: ctypes.CDLL) -> None:
@@ -105,12 +105,12 @@ class PersistingCache:
         self._reset = driver.cuCtxResetPersistingL2Cache
 
     def clear(self) -> None:
-        """Set nothing aside, and make ordinary what was kept; older GPUs have no such part."""
+        """Reserve nothing, and make persisting lines ordinary; older GPUs have no such part."""
         self._reset()
         self._set(ctypes.c_int(_PERSISTING_L2), ctypes.c_size_t(0))
 
     def check(self) -> None:
-        """Raise CacheSetAsideError where a part was set aside since it was cleared."""
+        """Raise CacheSetAsideError if a part was reserved since the last `clear`."""
         size = ctypes.c_size_t(0)
         failed = self._get(ctypes.byref(size), ctypes.c_int(_PERSISTING_L2))
         if not failed and size.value:
@@ -133,10 +133,10 @@ class CudaDevice:
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._stamper = Stamper(device)
         self._hold = Hold()
-        # At the highest clock that there is: at any lower one a hold is longer.
+        # At the highest clock: a hold is longer at any lower one.
         self._cycles_a_us = driver_clock_mhz() or _NO_FASTER_MHZ
         self._persisting = PersistingCache(_library("libcuda.so.1"))
-        self._stamper.stamp(0)  # compiles it
+        self._stamper.stamp(0)  # compiles the kernel
         _spin(_SPIN_CYCLES)
         self._stamper.stamp(1)
         self.clock_reason = (
@@ -144,7 +144,7 @@ class CudaDevice:
         )
 
     def begin(self) -> None:
-        """Hold for as long as at first."""
+        """Start with the shortest hold again."""
         self._hold = Hold()
 
     def flush(self) -> None:
@@ -156,7 +156,7 @@ class CudaDevice:
         _synchronize()
 
     def sample(self, prepare: Callable[[], Call]) -> Sample:
-        """Held; under a longer hold, or in the end as it is, where that was too short."""
+        """Time a call under a hold; retry with a longer hold if it was too short."""
 
         def once(hold_us: float) -> tuple[Sample, float]:
             call = self._prepared(prepare)
@@ -177,7 +177,7 @@ class CudaDevice:
         return self._hold.take(once)
 
     def _prepared(self, prepare: Callable[[], Call]) -> Call:
-        """The call, after a flush, or after another one on the same memory with other values."""
+        """Return the call, after a flush or after a call on the same memory with other values."""
         if self.cache == "warm":
             prepare()()
         call = prepare()
@@ -187,7 +187,7 @@ class CudaDevice:
         return call
 
     def host_times_us(self, call: Call) -> tuple[float, float]:
-        """After a flush, with nothing else on the device."""
+        """Time a call with nothing else on the device."""
         if self.cache == "cold":
             self.flush()
         _synchronize()
@@ -211,17 +211,17 @@ class CpuDevice:
         self.clock_reason: str | None = "a CPU's cores aren't stamped"
 
     def begin(self) -> None:
-        """A CPU isn't held."""
+        """Do nothing: a CPU isn't held."""
 
     def flush(self) -> None:
         """Read the buffer."""
         _sum(self._buffer)
 
     def wait(self) -> None:
-        """A CPU's calls have ended when they return."""
+        """Do nothing: a CPU's call has ended when it returns."""
 
     def sample(self, prepare: Callable[[], Call]) -> Sample:
-        """By the wall clock."""
+        """Time a call by the wall clock."""
         if self.cache == "warm":
             prepare()()
         call = prepare()
@@ -232,29 +232,29 @@ class CpuDevice:
         return Sample(1e6 * (_now() - started))
 
     def host_times_us(self, call: Call) -> tuple[float, float]:
-        """Both are one: a call has ended when it returns."""
+        """Return one time twice: a call has ended when it returns."""
         if self.cache == "cold":
             self.flush()
         started = _now()
         call()
-        taken = 1e6 * (_now() - started)
-        return taken, taken
+        time_us = 1e6 * (_now() - started)
+        return time_us, time_us
 
 
 @cache
-def _made(device: torch.device) -> Device:
+def _cached_device(device: torch.device) -> Device:
     if device.type == "cuda":
         return CudaDevice(device)
     return CpuDevice()
 
 
 def device_of(device: torch.device, cache: Cache) -> Device:
-    """The device of this process, made once: its flush buffer is hundreds of megabytes."""
-    made = _made(device)
-    made.cache = cache
-    return made
+    """Return the device of this process, made once for its large flush buffer."""
+    on = _cached_device(device)
+    on.cache = cache
+    return on
 
 
 def forget_device() -> None:
-    """Give its memory back."""
-    _made.cache_clear()
+    """Free the device's memory."""
+    _cached_device.cache_clear()

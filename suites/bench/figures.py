@@ -1,15 +1,16 @@
-"""What samples come to: median and interval, rates, shares of roofs, and what is past belief.
+"""Figures from samples: median and interval, rates, shares of roofs, and impossible times.
 
-FLOPs are the op's, as peers count attention's: 4 b h s_q s_kv d forward, half of it under a causal
-mask (pair by pair), two and a half times that backward; gradients are both. Bytes are the least
-traffic: inputs read once, outputs written once. A part of an op has rates where one of its outputs
-takes all of both; else only what it writes is held against the memory's roof.
+FLOPs are the op's, in the usual count for attention: 4 b h s_q s_kv d forward, half of it under a
+causal mask (pair by pair), two and a half times that backward; gradients are both. Bytes are the
+least traffic: inputs read once, outputs written once. A part of an op has rates if one of its
+outputs takes all of both; otherwise only its written bytes are compared with the memory's roof.
 
-What no roof allows is a mistake of the measurement, or a kernel that didn't do its work, and fails
-the row. Of the memory's roof: a cold call reads its inputs from memory, and may leave as much of
-its outputs in the L2 cache as that holds; a warm one may find that much of anything there. Of the
-arithmetic's: the fastest unit that takes the dtype (tf32 for float32, three products of which make
-one of float32, so a share may be counted of a lower roof than the one that refuses).
+A figure beyond a roof is a mistake of the measurement, or comes from a kernel that didn't do its
+work, and fails the row. For the memory's roof, a cold call reads its inputs from memory, and may
+leave as much of its outputs in the L2 cache as the cache holds; a warm call may find that much of
+any data there. For the arithmetic's roof, the fastest unit that takes the dtype counts (tf32 for
+float32: three tf32 products make a float32 product, so a share may refer to a lower roof than the
+refusal).
 """
 
 from __future__ import annotations
@@ -30,25 +31,29 @@ from kernel_workbench.reports.record import Roof
 
 Limit = Literal["memory", "matrix", "arithmetic"]
 
-_STREAMS = "copy", "add", "read"  # roofs of memory
+_STREAMS = "copy", "add", "read"  # the memory's roofs
 _RESAMPLES = 1000
 _CONFIDENCE = 0.95
-# A roof that was measured isn't the hardware's: another kernel may come somewhat higher.
+# A measured roof isn't the hardware's: another kernel may be somewhat faster.
 _MEASURED_ROOM = {"cuda": 1.25, "cpu": 3.0}
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """First, median and third."""
+    """Return the first quartile, the median and the third quartile.
+
+    >>> quartiles([1.0, 2.0, 3.0])
+    (1.5, 2.0, 2.5)
+    """
     first, median, third = np.percentile(np.asarray(values, dtype=np.float64), (25, 50, 75))
     return float(first), float(median), float(third)
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """Median with its 95 % interval, bootstrapped by percentiles, and the quartiles.
+class SampleStatistics:
+    """Median with its 95 % interval by a percentile bootstrap, and the quartiles.
 
-    Samples of one place in memory move together, so it is places that are drawn again: an
-    interval of single samples, four of a place, would come out half as wide where places differ.
+    Samples at one place in memory correlate, so the bootstrap draws places: an interval from single
+    samples, four a place, would be half as wide if places differ.
     """
 
     median: float
@@ -58,10 +63,13 @@ class Spread:
     third_quartile: float
 
     @classmethod
-    def of(cls, values: Sequence[float], placements: Sequence[int] = ()) -> Spread:
-        """Of samples as they came; the interval's resampling has a fixed seed.
+    def of(cls, values: Sequence[float], placements: Sequence[int] = ()) -> SampleStatistics:
+        """Compute the statistics of samples in their order; the bootstrap has a fixed seed.
 
-        placements: samples of each place in memory, in their order; none: each is by itself
+        Args:
+            values: times of the samples.
+            placements: numbers of samples at each place in memory, in order; empty: each sample has
+            its own place.
         """
         data = np.asarray(values, dtype=np.float64)
         first, median, third = quartiles(values)
@@ -73,7 +81,7 @@ class Spread:
             drawn = table[places.astype(np.intp)]
             return np.asarray(np.nanmedian(drawn, axis=(axis - 1, -1)))
 
-        from scipy import stats  # noqa: PLC0415  (a second that a refusal needn't take)
+        from scipy import stats  # noqa: PLC0415  (the import takes a second, which a refusal saves)
 
         interval = stats.bootstrap(
             (np.arange(len(table), dtype=np.float64),),
@@ -87,7 +95,7 @@ class Spread:
 
 
 def _by_place(data: NDArray[np.float64], sizes: Sequence[int]) -> NDArray[np.float64]:
-    """A row for each place in memory: its samples, then NaN."""
+    """Return a row for each place in memory: its samples, then NaN."""
     table = np.full((len(sizes), max(sizes)), np.nan)
     for row, end, size in zip(table, np.cumsum(sizes), sizes, strict=True):
         row[:size] = data[end - size : end]
@@ -96,7 +104,7 @@ def _by_place(data: NDArray[np.float64], sizes: Sequence[int]) -> NDArray[np.flo
 
 @dataclass(frozen=True, slots=True)
 class Roofs:
-    """What this device could do at most: a datasheet's row, where it has one, and what was seen."""
+    """The limits of this device: the row of a datasheet, if it has one, and measured limits."""
 
     device: Literal["cpu", "cuda"]
     cache_bytes: int
@@ -104,16 +112,16 @@ class Roofs:
     measured: tuple[Roof, ...]
 
     def seen(self, *names: str) -> float | None:
-        """The highest of these that was measured."""
-        values = [each.value for each in self.measured if each.name in names]
+        """Return the highest measured roof with one of these names, or None."""
+        values = [roof.value for roof in self.measured if roof.name in names]
         return max(values, default=None)
 
     def memory_gb_s(self) -> float | None:
-        """Of the datasheet."""
+        """Return the datasheet's memory bandwidth in GB/s, or None."""
         return None if self.peak is None else self.peak.memory_gb_s
 
     def compute_tflops(self, case: Case, *, tf32: bool) -> float | None:
-        """Of the datasheet: tensor cores for halves and tf32, else fp32 outside of them."""
+        """Return the datasheet's TFLOP/s or None: tensor cores for 16-bit dtypes and tf32."""
         if self.peak is None:
             return None
         if case.dtype.itemsize == 2:
@@ -123,7 +131,7 @@ class Roofs:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How fast a call was, against what could be. Shares are of the roof that it is under."""
+    """Rates of a call and their shares of the roof that limits it."""
 
     flops: int
     bytes: int
@@ -138,7 +146,15 @@ class Rates:
 def rates(
     kernel: Kernel, case: Case, median_us: float, clock_mhz: float | None, roofs: Roofs
 ) -> Rates:
-    """Of a call of this median."""
+    """Return the rates of a call.
+
+    Args:
+        kernel: the kernel.
+        case: the case.
+        median_us: the median time, in microseconds.
+        clock_mhz: the SMs' clock, in MHz; None: unknown.
+        roofs: the limits of the device.
+    """
     flops, least = kernel.op.flops(case), kernel.op.bytes(case)
     tflops, gb_s = flops / median_us * 1e-6, least / median_us * 1e-3
     tf32 = kernel.numerics.tf32_operands
@@ -168,7 +184,7 @@ def _product(case: Case, *, tf32: bool) -> str:
 
 
 def _limit(case: Case, flops: int, least: int, roofs: Roofs, *, tf32: bool) -> Limit:
-    """The roof that takes longer; where none is known an op of matrices is under theirs."""
+    """Return the roof that takes longer; matrix ops without a known roof count as compute-bound."""
     matrix = OPS[case.op].products(case)
     tensor_cores = roofs.device == "cuda" and (tf32 or case.dtype.itemsize == 2)
     compute: Limit = "matrix" if matrix and tensor_cores else "arithmetic"
@@ -186,7 +202,7 @@ def _limit(case: Case, flops: int, least: int, roofs: Roofs, *, tf32: bool) -> L
 def past_belief(
     kernel: Kernel, case: Case, median_us: float, cache: Literal["cold", "warm"], roofs: Roofs
 ) -> str | None:
-    """Why a median this short can't be; None where it can."""
+    """Return a sentence if the median is impossibly short, else None."""
     datasheet = roofs.peak is not None
     room = 1.0 if datasheet else _MEASURED_ROOM[roofs.device]
     kind = "the datasheet's" if datasheet else f"{room:g} x the highest seen here,"
@@ -224,9 +240,9 @@ def _fastest_tflops(case: Case, roofs: Roofs) -> float | None:
 def _from_memory(
     kernel: Kernel, case: Case, cache: Literal["cold", "warm"], cache_bytes: int
 ) -> int:
-    """Bytes that a call can't but move through memory."""
+    """Return the bytes that a call has to move through memory."""
     written = sum(form.nbytes for form in kernel.op.forms(case).values())
-    # Which inputs a part of an op needs isn't known.
+    # The inputs that a part of an op needs aren't known.
     read = kernel.op.bytes(case) - written if kernel.op.has_figures else 0
     if cache == "cold":
         return read + max(0, written - cache_bytes)

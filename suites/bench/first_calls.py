@@ -1,9 +1,10 @@
-"""First calls, made ahead in several processes: what compiles does it before anything is timed.
+"""Make first calls ahead in several processes, so that compiling precedes timing.
 
 A call of flex_attention or of inductor's compiles for seconds for each shape, and a Triton kernel
-of ours for each variant; one after the other that is longer than all of the timing. Processes share
-what they compiled through the caches on disk (Triton's, inductor's), so the process that times
-loads it from there. Nothing is timed meanwhile. A call that fails here fails again in its row.
+of ours for each variant; one after the other that takes longer than all of the timing. Processes
+share compiled code through the caches on disk (Triton's, inductor's), so the process that times
+loads it from there. Nothing is timed in the meantime. A call that fails here fails again in its
+row.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from kernel_workbench.suites.sandbox.judge_side.worker_process import WorkersErr
 from kernel_workbench.suites.sandbox.judge_side.workers import TaskError, Workers
 from kernel_workbench.suites.sandbox.parcels import Parcel
 
-# What a peer's name says of it: nothing else tells that it compiles.
+# Parts of names of peers that compile; nothing else tells that they do.
 _COMPILING = ("flex", "inductor", "compile", "liger")
 _SLOWEST_FIRST = ("flex", "inductor")
 _MOST_PROCESSES = 12
@@ -35,8 +36,8 @@ FirstCalls = dict[tuple[str, str, str], float]
 
 
 def compiles(kernel: Kernel) -> bool:
-    """Whether a first call takes seconds that a later one doesn't."""
-    return kernel.origin != "baseline" or any(each in kernel.name for each in _COMPILING)
+    """Return True if a kernel's first call compiles, which takes seconds."""
+    return kernel.origin != "baseline" or any(word in kernel.name for word in _COMPILING)
 
 
 def compile_ahead(
@@ -46,44 +47,53 @@ def compile_ahead(
     *,
     processes: int | None = None,
 ) -> FirstCalls:
-    """Seconds of the first call of each pair that compiles, by op, kernel and case.
+    """Make the first call of each pair that compiles.
 
-    workers: makes those of one process. Nothing is done on a CPU, or for a few pairs.
+    Nothing is done on a CPU, or for a few pairs.
+
+    Args:
+        pairs: kernels and cases.
+        device: the device.
+        workers: returns the workers of one process.
+        processes: number of processes; None: chosen by the cores and pairs.
+
+    Returns:
+        Seconds of each first call, by op, kernel and case.
     """
-    asked = [(kernel, case) for kernel, case in pairs if compiles(kernel)]
+    compiling = [(kernel, case) for kernel, case in pairs if compiles(kernel)]
     if device.type == "cpu" and processes is None:
         return {}
-    count = processes or min(_MOST_PROCESSES, (os.cpu_count() or 1) - 2, len(asked))
-    if count < 2 or len(asked) < _FEWEST_PAIRS:
+    count = processes or min(_MOST_PROCESSES, (os.cpu_count() or 1) - 2, len(compiling))
+    if count < 2 or len(compiling) < _FEWEST_PAIRS:
         return {}
     print(
-        f"bench: compiling {len(asked)} calls ahead, in {count} processes",
+        f"bench: compiling {len(compiling)} calls ahead, in {count} processes",
         file=sys.stderr,
         flush=True,
     )
-    for op in {kernel.op.name: kernel.op for kernel, _ in asked}.values():
-        # Workers are told of them. The search changes the process's default dtype, so not in a
-        # thread, beside others that draw inputs.
+    for op in {kernel.op.name: kernel.op for kernel, _ in compiling}.values():
+        # Workers receive the signs. The search changes the process's default dtype, so it can't run
+        # in a thread beside threads that draw inputs.
         op.found_signs()
-    return _Ahead(device, asked).run([workers() for _ in range(count)])
+    return _Ahead(device, compiling).run([workers() for _ in range(count)])
 
 
 class _Ahead:
-    def __init__(self, device: torch.device, asked: Sequence[tuple[Kernel, Case]]) -> None:
+    def __init__(self, device: torch.device, pairs: Sequence[tuple[Kernel, Case]]) -> None:
         self._device = device
-        self._inputs = threading.Lock()  # one case's at a time: they take a GPU's memory
+        self._inputs = threading.Lock()  # one case's at a time, because they take GPU memory
         self._stopped = threading.Event()
         self._todo: SimpleQueue[tuple[Kernel, Case]] = SimpleQueue()
-        for pair in sorted(asked, key=lambda each: _rank(each[0])):
+        for pair in sorted(pairs, key=lambda pair_of: _rank(pair_of[0])):
             self._todo.put(pair)
-        self._made: FirstCalls = {}
+        self._first_calls: FirstCalls = {}
 
     def run(self, several: Sequence[Workers]) -> FirstCalls:
-        """Until all is done; on Ctrl-C what has begun is ended."""
+        """Run until all is done; on Ctrl-C end the running calls."""
         with ThreadPoolExecutor(len(several)) as threads:
             try:
-                for each in [threads.submit(self._work, workers) for workers in several]:
-                    each.result()
+                for future in [threads.submit(self._work, workers) for workers in several]:
+                    future.result()
             except BaseException:
                 self._stopped.set()
                 for workers in several:
@@ -91,7 +101,7 @@ class _Ahead:
                 raise
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-        return self._made
+        return self._first_calls
 
     def _work(self, workers: Workers) -> None:
         try:
@@ -110,15 +120,17 @@ class _Ahead:
                 parcel = Parcel.of(inputs, workers.arena_device)
                 del inputs
             try:
-                said, _ = workers.task(kernel, case, [parcel], TASK, {"do": "first call"}, _LIMIT_S)
+                result, _ = workers.task(
+                    kernel, case, [parcel], TASK, {"do": "first call"}, _LIMIT_S
+                )
             except TaskError:
-                continue  # as it will say in its row
+                continue  # its row will show the failure
             except (KernelError, WorkersError):
                 return
-            seconds = said.get("seconds")
+            seconds = result.get("seconds")
             if isinstance(seconds, float):
-                self._made[kernel.op.name, kernel.name, case.id()] = seconds
+                self._first_calls[kernel.op.name, kernel.name, case.id()] = seconds
 
 
 def _rank(kernel: Kernel) -> int:
-    return next((i for i, each in enumerate(_SLOWEST_FIRST) if each in kernel.name), 9)
+    return next((i for i, word in enumerate(_SLOWEST_FIRST) if word in kernel.name), 9)

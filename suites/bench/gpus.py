@@ -1,6 +1,6 @@
-"""`bench --gpus`: a run for each GPU of a host, in a process that sees that GPU alone.
+"""`bench --gpus`: a run for each GPU of a host, in a process that sees only that GPU.
 
-One after the other by default: GPUs of one host share power and air, and the host's cores.
+The runs are sequential by default: GPUs of one host share power, air and the host's cores.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_workbench.suites.bench.processes import Process, given, run_in_turn
+from kernel_workbench.suites.bench.processes import Process, pytest_arguments, run_in_turn
 from kernel_workbench.suites.run.commands import without
 from kernel_workbench.suites.run.option_table import BenchOptions
 
@@ -24,18 +24,24 @@ _OWN = {"--gpus": True, "--gpus-together": False}
 
 
 def run_on_gpus(config: pytest.Config, options: BenchOptions, asked: str) -> int:
-    """Run pytest again for each GPU; return the exit status of the process that ended worst.
+    """Run pytest again for each GPU.
 
-    asked: as --gpus says it.
+    Args:
+        config: pytest's configuration.
+        options: the options.
+        asked: the value of --gpus.
+
+    Returns:
+        The exit status of the process that ended worst.
     """
-    arguments = without(given(config), _OWN)
+    arguments = without(pytest_arguments(config), _OWN)
     folder = Path(config.invocation_params.dir)
     processes = [
-        # By its UUID, which names one GPU whatever order CUDA counts them in.
-        Process(each, arguments, folder, {"CUDA_VISIBLE_DEVICES": each})
-        for each in wanted_gpus(asked, visible_gpus())
+        # A UUID names one GPU in whatever order CUDA counts.
+        Process(uuid, arguments, folder, {"CUDA_VISIBLE_DEVICES": uuid})
+        for uuid in wanted_gpus(asked, visible_gpus())
     ]
-    groups = [processes] if options.gpus_together else [[each] for each in processes]
+    groups = [processes] if options.gpus_together else [[process] for process in processes]
     status, problem = run_in_turn(groups, stop_at_failure=config.option.maxfail == 1)
     if problem is not None:
         print(problem, file=sys.stderr)
@@ -43,7 +49,7 @@ def run_on_gpus(config: pytest.Config, options: BenchOptions, asked: str) -> int
 
 
 def visible_gpus() -> tuple[str, ...]:
-    """UUIDs in CUDA's order, asked in another process: this one is to take no GPU's memory."""
+    """Return UUIDs in CUDA's order, from another process: this process must not take GPU memory."""
     done = subprocess.run(
         [sys.executable, "-c", _LIST], capture_output=True, text=True, check=False
     )
@@ -51,14 +57,14 @@ def visible_gpus() -> tuple[str, ...]:
 
 
 def wanted_gpus(text: str, visible: tuple[str, ...]) -> tuple[str, ...]:
-    """What --gpus means. Raises UsageError, in one sentence."""
+    """Return the UUIDs that the value of --gpus names. Raises UsageError, in one sentence."""
     if not visible:
         raise pytest.UsageError(f"--gpus {text}: torch sees no GPU here")
     if text == "all":
         return visible
     chosen = []
-    for each in text.split(","):
-        name = each.strip()
+    for part in text.split(","):
+        name = part.strip()
         if name.isdecimal() and int(name) < len(visible):
             chosen.append(visible[int(name)])
         elif name in visible:

@@ -1,28 +1,28 @@
 """Judged passes: the judge times calls by its own clock, and judges outputs that it draws later.
 
-A worker says how long a call takes, and a candidate lives in the worker: it can compute for the
-sample alone whose outputs are judged, or change the clock. So the judge refutes it:
+A worker claims a time for a call, and a candidate lives in the worker: it can compute only in the
+sample whose outputs are judged, or change the clock. So the judge checks the claim:
 
 - The judge owns some sets of inputs with different values, and places for their outputs. It fills
   the sets, starts its clock, and sends an order of sets. The worker calls the kernel on each set in
   that order, copies each call's outputs to their place, waits for the device and answers.
 - The judge stops its clock and at once copies the outputs of two sets, which it draws only now. It
   judges them against the truth of their values.
-- What isn't the kernel's is taken off, by the judge's own measurements: the answer to an empty
+- The judge subtracts times that aren't the kernel's, by its own measurements: the reply to an empty
   order, flushes of the cache, and the copy of outputs.
 - The next pass has other values at the same addresses. Passes go on until their mean is known to
   2 %.
 
-A candidate that computes only what it expects to be judged, that computes later, that keeps outputs
-by address, or that works on another stream has wrong outputs or takes its time here.
+A candidate that computes only the outputs that it expects to be judged, computes later, keeps
+outputs by address, or works on another stream has wrong outputs or shows its full time here.
 
-A user's kernel meets values that are drawn anew for each set, and two outputs of every pass are
-judged. Kernels of the workbench and its peers, which nobody is rewarded for, meet the case's values
-with signs drawn anew, whose truth the run has already, and two outputs of the first pass of a try
-are judged; without a symmetry of signs these kernels meet the case's own values.
+A user's kernel gets new values for each set, and two outputs of every pass are judged. Kernels of
+the workbench and its peers, for which nobody is rewarded, get the case's values with new signs,
+whose truth the run already has, and two outputs of the first pass of a try are judged; without a
+symmetry of signs these kernels get the case's own values.
 
-A call is so short that its host time hides it, or the inputs so large that two sets don't fit:
-then the row says that its figure is the worker's word.
+If a call is so short that its host time hides it, or if two sets of inputs don't fit, the row says
+that its figure is only the worker's claim.
 """
 
 from __future__ import annotations
@@ -54,47 +54,48 @@ _now: Callable[[], float] = time.perf_counter
 _secret = secrets.SystemRandom()
 
 _MOST_BYTES = {"cuda": 2**33, "cpu": 2**27}
-_MOST_SHARE = 4  # of a GPU's free memory that sets take
+_MOST_SHARE = 4  # sets take at most this fraction of a GPU's free memory
 _MOST_SETS, _FEWEST_SETS = 64, 2
-_FEWEST_JUDGED = 8  # calls of a pass, where there is room: two of them are judged
+_FEWEST_JUDGED = 8  # the fewest calls of a pass if they fit; two of them are judged
 _PASS_S = {"cuda": 0.008, "cpu": 0.03}
 _FEWEST_PASSES, _MOST_PASSES = 3, {"cuda": 8, "cpu": 3}
 _PRECISION = 0.02  # of the mean of passes
 _JUDGED = 2  # sets of each pass
-_CACHES = 4  # of the last level of cache that the sets of a pass must fill, to be cold
-_WARM_SHARE = 4  # of the cache that the sets of a warm pass may fill
+_CACHES = 4  # the sets of a cold pass fill so many times the last level of cache
+_WARM_SHARE = 4  # the sets of a warm pass fill at most this fraction of the cache
 _EMPTY_ORDERS = 5
 _COPIES = 10
 _MOST_FLUSHES = 24
-# Host time beside the kernel's own in a pass: flushes' launches, copies' launches, the loop.
+# Host time of a pass beside the kernel's: launches of flushes and copies, the loop.
 _HOST_US, _HOST_ROOM = 25.0, 1.5
-# What a figure may be beyond the worker's: a share of it, of what was taken off, and launches.
+# Tolerance over the worker's figure: a share of it and of the subtracted time, and launches.
 _ROOM = 1.25
 _SHARE_TAKEN_OFF, _ORDER_S = 0.01, 1e-4
 _LAUNCH_US = {"cuda": 1.0, "cpu": 25.0}  # of a call and of a flush
-# A GPU changes from the judge's process to the worker's in some 0.7 ms on an H100. A candidate that
+# An H100 switches from the judge's process to the worker's in about 0.7 ms. A candidate that
 # makes an order without calls slow gains no more than this.
 _MOST_EMPTY_S = 2e-3
-_POWER = 0.5  # of the worker's figure: where the rest isn't known better, it is its word
+_POWER = 0.5  # with more slack than this share, the figure is only the worker's claim
 _TRIES = {"cuda": 4, "cpu": 8}
-_REST = 2.0  # of a pass's time, so that the clock doesn't fall as it wouldn't between samples
+_REST = 2.0  # times a pass; without the rest the clock would fall lower than between samples
 
 
 class WrongOutputsError(RuntimeError):
-    """Outputs of a pass aren't right; the message says why."""
+    """Outputs of a pass are wrong; the message gives the reason."""
 
 
 class DisagreementError(RuntimeError):
-    """The judge's clock refutes the worker's figure; the message says why."""
+    """The judge's clock refutes the worker's figure; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """What passes showed.
+class PassResult:
+    """The result of judged passes.
 
-    time_us  of a call, by the judge's clock; None where no pass was made
-    slack_us how far that may be off, beside 25 % of it
-    reason   why the worker's figure is its word alone; None where the judge's clock confirms it
+    time_us   time of a call by the judge's clock; None: no pass was made
+    slack_us  the error of that time, beside 25 % of it
+    reason    a sentence if the figure is only the worker's claim; None: the judge's clock confirms
+              it
     """
 
     time_us: float | None
@@ -105,30 +106,30 @@ class Judged:
 
 
 class _Values(Protocol):
-    """Where a pass's inputs come from, and what is known of their outputs.
+    """The inputs of passes, and the check of their outputs.
 
-    every_pass: outputs of every pass are judged, and not of one alone.
+    every_pass: judge outputs of every pass, not only of one.
     """
 
     every_pass: bool
 
     def fill(self, calls: SharedCalls, number: int) -> None:
-        """Fill a set with other values than it had."""
+        """Fill a set with new values."""
 
     def problem(self, number: int, outputs: dict[str, Tensor]) -> str | None:
-        """Why the outputs of a set aren't right; None where they are."""
+        """Return a sentence if the outputs of a set are wrong, else None."""
 
 
 @dataclass(slots=True)
 class _ChangedSigns:
-    """The case's values with signs drawn anew."""
+    """The case's values with new signs."""
 
     run: Run
     kernel: Kernel
     case: Case
     parcel: Parcel
     seeds: dict[int, int]
-    every_pass: bool = False  # the judge takes seconds for an output of gigabytes
+    every_pass: bool = False  # judging an output of gigabytes takes seconds
 
     def fill(self, calls: SharedCalls, number: int) -> None:
         """Draw signs."""
@@ -139,7 +140,7 @@ class _ChangedSigns:
         calls.fill(number, changed)
 
     def problem(self, number: int, outputs: dict[str, Tensor]) -> str | None:
-        """Judge them with their signs put back."""
+        """Judge the outputs with their signs restored."""
         flips = OPS[self.case.op].signs(self.case, self.seeds[number])
         return self.run.confirm(self.kernel, self.case, flips.outputs(outputs))
 
@@ -161,14 +162,17 @@ class _FreshValues:
         calls.fill(number, Parcel.of(values.originals.read(), calls.arena.device))
 
     def problem(self, number: int, outputs: dict[str, Tensor]) -> str | None:
-        """Judge them by a truth of their own."""
+        """Judge the outputs by a truth of their own."""
         values = self.run.values_of_seed(self.kernel, self.case, self.seeds[number])
         return self.run.problem_of(self.kernel, values, outputs)
 
 
 @dataclass(slots=True)
 class JudgedPasses:
-    """What the passes of a run share. flush_us: what a flush takes; None: it isn't known."""
+    """Shared state of a run's passes.
+
+    flush_us: the time of a flush in microseconds; None: unknown.
+    """
 
     run: Run
     workers: Workers
@@ -179,23 +183,23 @@ class JudgedPasses:
 
     def confirm(
         self, kernel: Kernel, case: Case, parcel: Parcel, claimed_us: float, enqueue_us: float
-    ) -> Judged:
-        """Hold the worker's figure against passes.
+    ) -> PassResult:
+        """Compare the worker's figure with passes.
 
         Args:
             kernel: the kernel, which has just been judged on the case.
             case: the case.
             parcel: the case's inputs.
-            claimed_us: device time of a call, as the worker says.
-            enqueue_us: host time of a call, as the worker says.
+            claimed_us: device time of a call by the worker's claim, in microseconds.
+            enqueue_us: host time of a call by the worker's claim, in microseconds.
 
         Returns:
-            What the passes showed.
+            The result of the passes.
 
         Raises:
-            WrongOutputsError: where outputs of a pass aren't right.
-            DisagreementError: where the calls take longer than the worker says.
-            TaskError: where the kernel or its process fails.
+            WrongOutputsError: if outputs of a pass are wrong.
+            DisagreementError: if the calls take longer than the worker claims.
+            TaskError: if the kernel or its process fails.
         """
         if not all(buffer.whole for buffer in parcel.buffers):
             return _unconfirmed("its inputs are too large to be there several times")
@@ -226,7 +230,7 @@ class JudgedPasses:
             return _unconfirmed("the GPU has too little memory for several sets of inputs")
 
     def _count(self, layout: SetLayout, claimed_us: float) -> int:
-        """How many sets a pass has: so many that they fill a pass, and are cold."""
+        """Return the number of sets: enough to fill a pass, and to be cold."""
         device = self.run.device
         most = _MOST_BYTES[device.type]
         if device.type == "cuda":
@@ -244,9 +248,9 @@ class JudgedPasses:
     def _flushes(
         self, layout: SetLayout, count: int, claimed_us: float, enqueue_us: float
     ) -> int | None:
-        """How often the cache is flushed before each call; None where no number of flushes helps.
+        """Return the number of flushes before each call; None: no number helps.
 
-        On a GPU the flush also takes the time in which the host queues the next call.
+        On a GPU the flush also covers the time in which the host queues the next call.
         """
         if self.run.device.type == "cpu":
             return 0
@@ -264,14 +268,14 @@ class JudgedPasses:
         values: _Values,
         flushes: int,
         claimed_us: float,
-    ) -> Judged:
+    ) -> PassResult:
         for number in range(calls.count):
             values.fill(calls, number)
-        calls.run(range(min(calls.count, _FEWEST_JUDGED)), 0)  # what a first call does
+        calls.run(range(min(calls.count, _FEWEST_JUDGED)), 0)  # includes a first call's work
         copy_us = self._copy_us(calls)
         empty_s = min(self._empty_s(calls), _MOST_EMPTY_S)
         figures: list[float] = []
-        made, length = 0, calls.count
+        passes_made, length = 0, calls.count
         for _ in range(_TRIES[self.run.device.type]):
             flush_us = flushes * (self.flush_us or 0.0)
             taken_off_us = flush_us + copy_us
@@ -281,8 +285,8 @@ class JudgedPasses:
                 + 1e6 * _ORDER_S / length
             )
             passes = self._passes(calls, values, length, flushes, empty_s, taken_off_us)
-            made += len(passes)
-            # Others on a host only ever keep a CPU's calls waiting.
+            passes_made += len(passes)
+            # Other processes of a host can only delay a CPU's calls.
             figure_us = statistics.median(passes) if self.flush_us is not None else min(passes)
             figures.append(max(0.0, figure_us))
             if figures[-1] <= _ROOM * claimed_us + slack_us:
@@ -292,21 +296,21 @@ class JudgedPasses:
                         f"a call of {claimed_us:.1f} us is too short for the judge's clock, which "
                         f"tells {slack_us:.1f} us here"
                     )
-                return Judged(figures[-1], slack_us, length, made, reason)
-            # Calls that are slower than the worker says fill a pass with fewer of them.
+                return PassResult(figures[-1], slack_us, length, passes_made, reason)
+            # Calls that are slower than claimed fill a pass in smaller numbers.
             enough = math.ceil(1e6 * _PASS_S[self.run.device.type] / max(figures[-1], 1.0))
             length = min(length, max(enough, _FEWEST_JUDGED))
             if self.run.device.type == "cuda" and self.flush_us is not None:
-                flushes = min(2 * flushes + 1, _MOST_FLUSHES)  # its host time may have shown
+                flushes = min(2 * flushes + 1, _MOST_FLUSHES)  # host time may have become visible
         raise DisagreementError(
-            f"a call took {min(figures):.1f} us by the suite's clock, over {made} passes of up "
-            f"to {calls.count} calls, and {claimed_us:.1f} us by its process's"
+            f"a call took {min(figures):.1f} us by the suite's clock, over {passes_made} passes of "
+            f"up to {calls.count} calls, and {claimed_us:.1f} us by its process's"
         )
 
     def _empty_s(self, calls: SharedCalls) -> float:
-        """Time orders without calls, with a flush each that is taken off again.
+        """Return the time of an order without calls, in seconds, without its flush.
 
-        Before each of them the judge uses the device, as before a pass.
+        The judge uses the device before each order, as before a pass.
         """
         flushes = 0 if self.flush_us is None else 1
         empty = []
@@ -324,13 +328,17 @@ class JudgedPasses:
         empty_s: float,
         taken_off_us: float,
     ) -> list[float]:
-        """Time passes of `length` calls; microseconds of a call, pass by pass.
+        """Time passes of `length` calls.
 
-        Raises WrongOutputsError.
+        Returns:
+            Microseconds of a call in each pass.
+
+        Raises:
+            WrongOutputsError: if outputs of a pass are wrong.
         """
         figures: list[float] = []
         most = _MOST_PASSES[self.run.device.type]
-        while len(figures) < _FEWEST_PASSES or (len(figures) < most and not _is_known(figures)):
+        while len(figures) < _FEWEST_PASSES or (len(figures) < most and not _is_precise(figures)):
             order = _secret.sample(range(calls.count), length)
             for number in order:
                 values.fill(calls, number)
@@ -347,7 +355,7 @@ class JudgedPasses:
         return figures
 
     def _copy_us(self, calls: SharedCalls) -> float:
-        """Time a copy of the outputs right after they were written, by the judge's clock."""
+        """Return the time of a copy of just written outputs, in microseconds."""
         device = calls.arena.device
         pairs = [
             (
@@ -378,12 +386,12 @@ class JudgedPasses:
         return max(0.0, 1e6 * (both - written) / _COPIES)
 
 
-def _unconfirmed(reason: str) -> Judged:
-    return Judged(None, None, 0, 0, reason)
+def _unconfirmed(reason: str) -> PassResult:
+    return PassResult(None, None, 0, 0, reason)
 
 
-def _is_known(figures: list[float]) -> bool:
-    """Tell whether the mean of passes is known to 2 %."""
+def _is_precise(figures: list[float]) -> bool:
+    """Return True if the standard error of the passes' mean is at most 2 %."""
     mean = statistics.fmean(figures)
     error = statistics.stdev(figures) / math.sqrt(len(figures))
     return error <= _PRECISION * abs(mean)

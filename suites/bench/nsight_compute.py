@@ -1,9 +1,9 @@
-"""`--ncu`: what the counters of the GPU say of one call of a row, by NVIDIA's Nsight Compute.
+"""`--ncu`: the GPU's counters of one call of a row, by NVIDIA's Nsight Compute.
 
-After a row was timed, `ncu` runs a process of its own that calls the kernel (counted_call.py). It
-counts the launches of one call alone, each replayed as often as its counters take, at clocks as
-they are, and with a cache that is flushed before each replay where the row's was cold. Its whole
-report lies beside the record, for `ncu-ui`; the figures of it that a row has are named here.
+After a row was timed, `ncu` runs a separate process that calls the kernel (counted_call.py). It
+counts only the launches of one call. It replays each launch as often as its counters need, at the
+present clocks, and flushes the cache before each replay if the row is cold. Its whole report is
+written beside the record, for `ncu-ui`; this module names the figures that a row keeps.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from kernel_workbench.suites.bench.counted_call import FAILED
 from kernel_workbench.suites.bench.devices import Cache
 from kernel_workbench.suites.sandbox.wire import spelled
 
-_LIMIT_S = 900.0  # of a row: some forty replays of each launch, and what is started for them
+_LIMIT_S = 900.0  # of a row: about forty replays of each launch, and their start
 _PERMISSION = "ERR_NVGPUCTRPERM"
 _FORBIDDEN = (
     f"no permission: this user may not read the GPU's counters ({_PERMISSION}); ask the "
     "administrator to load NVIDIA's module with NVreg_RestrictProfilingToAdminUsers=0, or for a "
     "container with the capability SYS_ADMIN (PERFMON, from driver 565 on)"
 )
-# It ends where the judge does, and so does what it runs.
+# The process ends with the judge, and so does its child.
 _STARTED = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); os.execv(sys.argv[1], "
     "sys.argv[1:])"
 )
 
-# A row's figure: the names that it has, the first that a report holds. Shares are in per cent.
+# Counter names of each figure; the first name in a report counts. Shares are in per cent.
 _SHARES = {
     "occupancy": ("sm__warps_active.avg.pct_of_peak_sustained_active",),
     "most_occupancy": ("sm__maximum_warps_per_active_cycle_pct",),
@@ -74,12 +74,16 @@ _STALLS = 3  # the largest
 
 
 class _NothingCountedError(Exception):
-    """Why there are no counters, in a sentence."""
+    """There are no counters; the message gives the reason."""
 
 
 @dataclass(slots=True)
 class NsightCompute:
-    """Counts for the rows of a run. files: a user's; refused: why no row will have counters."""
+    """Counts launches for the rows of a run.
+
+    files    a user's files
+    refused  a sentence if no further row can have counters
+    """
 
     program: str
     device: torch.device
@@ -89,7 +93,7 @@ class NsightCompute:
     _counted: int = field(default=0, init=False)
 
     def count(self, kernel: Kernel, case: Case, record: Path) -> dict[str, Any]:
-        """The fields of a row that tell of one call; the report lies beside the record."""
+        """Return the fields of a row about one call; the report is written beside the record."""
         if self.refused is not None:
             return {"counters_reason": self.refused}
         self._counted += 1
@@ -113,13 +117,13 @@ class NsightCompute:
             "op": kernel.op.name,
             "kernel": kernel.name,
             "case": spelled(case),
-            "files": [str(each) for each in self.files],
+            "files": [str(file) for file in self.files],
         }
         printed = self._run(
             *("--profile-from-start=off", "--clock-control=none", "--set=full"),
             f"--cache-control={'all' if self.cache == 'cold' else 'none'}",
             *("--target-processes=application-only", "--force-overwrite"),
-            *("--export", str(report).replace("%", "%%")),  # it reads %p and others in a name
+            *("--export", str(report).replace("%", "%%")),  # ncu expands %p and others in a name
             *(
                 sys.executable,
                 "-m",
@@ -131,7 +135,7 @@ class NsightCompute:
             raise _NothingCountedError(f"Nsight Compute left no report: {_last_line(printed)}")
 
     def _run(self, *arguments: str) -> str:
-        """What it prints. Raises _NothingCountedError where it fails."""
+        """Return the printed text. Raises _NothingCountedError if the program fails."""
         with subprocess.Popen(
             [sys.executable, "-c", _STARTED, self.program, *arguments],
             cwd=start_folder(),
@@ -140,7 +144,7 @@ class NsightCompute:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            start_new_session=True,  # Ctrl-C comes to the judge, which ends all of it
+            start_new_session=True,  # Ctrl-C reaches the judge, which ends the group
         ) as process:
             try:
                 printed, _ = process.communicate(timeout=_LIMIT_S)
@@ -154,26 +158,26 @@ class NsightCompute:
             self.refused = _FORBIDDEN
             raise _NothingCountedError(_FORBIDDEN)
         if process.returncode:
-            told = f"Nsight Compute ended with status {process.returncode}"
-            raise _NothingCountedError(f"{told}: {_last_line(printed)}")
+            ended = f"Nsight Compute ended with status {process.returncode}"
+            raise _NothingCountedError(f"{ended}: {_last_line(printed)}")
         return printed
 
 
 def _last_line(printed: str) -> str:
-    """What the kernel raised, else its own last error, else its last line."""
-    lines = [each.strip() for each in printed.splitlines() if each.strip()]
-    errors = [each for each in lines if each.startswith("==ERROR==")]
-    raised = [each for each in lines if each.startswith(FAILED)]
+    """Return the kernel's error, else Nsight Compute's last error, else the last line."""
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("==ERROR==")]
+    raised = [line for line in lines if line.startswith(FAILED)]
     return (raised or errors or lines or ["it printed nothing"])[-1][:400]
 
 
 def launches_of(table: str) -> tuple[CountedLaunch, ...]:
-    """The launches of `--page raw --csv`: names, units, and then a line for each launch."""
+    """Return the launches of `--page raw --csv`: names, units, and then a line for each launch."""
     lines = table.splitlines()
-    first = next((at for at, each in enumerate(lines) if each.startswith('"ID"')), len(lines))
+    first = next((at for at, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     names, *rows = [*csv.reader(lines[first:])] or [[]]
     units, *launches = [dict(zip(names, row, strict=False)) for row in rows] or [{}]
-    return tuple(_launch(each, units) for each in launches if len(each) == len(names))
+    return tuple(_launch(launch, units) for launch in launches if len(launch) == len(names))
 
 
 def _launch(row: dict[str, str], units: dict[str, str]) -> CountedLaunch:
@@ -184,14 +188,14 @@ def _launch(row: dict[str, str], units: dict[str, str]) -> CountedLaunch:
     time, registers = _value(row, _TIME), _value(row, _REGISTERS)
     scale = _MICROSECONDS.get(units.get(_TIME, ""))
     stalls = {
-        found[1].replace("_", " "): value
+        match[1].replace("_", " "): value
         for name in row
-        if (found := _STALL.fullmatch(name))
-        and not found[1].endswith("not_issued")  # the same, counted in another way
-        and found[1] != "selected"  # which is no stall
+        if (match := _STALL.fullmatch(name))
+        and not match[1].endswith("not_issued")  # counts the same stall in another way
+        and match[1] != "selected"  # not a stall
         and (value := _value(row, name))
     }
-    largest = sorted(stalls.items(), key=lambda each: -each[1])[:_STALLS]
+    largest = sorted(stalls.items(), key=lambda stall: -stall[1])[:_STALLS]
     return CountedLaunch(
         launch=row.get("Kernel Name", ""),
         device_us=None if time is None or scale is None else time * scale,
@@ -203,7 +207,7 @@ def _launch(row: dict[str, str], units: dict[str, str]) -> CountedLaunch:
 
 
 def _value(row: dict[str, str], name: str) -> float | None:
-    """The number, which may have commas between its thousands; None: n/a, or it isn't there."""
+    """Return the number, which may have commas between thousands; None: n/a or missing."""
     try:
         value = float(row.get(name, "").replace(",", ""))
     except ValueError:

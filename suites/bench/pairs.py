@@ -1,6 +1,6 @@
-"""Which kernels meet which cases: all baselines, and of ours the one that dispatch takes.
+"""The timed pairs: all baselines, and for each case the kernel of ours that dispatch takes.
 
-The others of ours are timed when --kernel names them. Of a user's file every kernel is.
+--kernel names other kernels of ours. All kernels of a user's file are timed.
 """
 
 from __future__ import annotations
@@ -30,24 +30,32 @@ def planned_pairs(
     sm: int,
     refusal: Callable[[Kernel, Case], str | None],
 ) -> list[Pair]:
-    """What the options mean, case by case. Raises UsageError where that is nothing.
+    """Return the pairs that the options select, case by case.
 
-    refusal: why a kernel's domain doesn't hold a case; None where it does.
+    Args:
+        options: the options.
+        kernels: the kernels to select from.
+        device: the device.
+        sm: the GPU generation, for example 90.
+        refusal: returns the sentence by which a kernel's domain rejects a case, or None.
+
+    Raises:
+        UsageError: if no pair is left.
     """
     with_cases = {
         op: listed_as_served(
             OPS[op].workloads.timed(device.type)[:: 4 if options.quick else 1],
-            [each for each in kernels if each.op.name == op],
+            [kernel for kernel in kernels if kernel.op.name == op],
             refusal,
             options.dtype,
         )
-        for op in dict.fromkeys(each.op.name for each in kernels)
+        for op in dict.fromkeys(kernel.op.name for kernel in kernels)
     }
     named = options.kernel or options.kernels or options.op or options.case or options.cases
     timed = [
-        each
-        for each in (kernels if named else of_ops_of_ours(kernels))
-        if options.cases or with_cases[each.op.name]
+        kernel
+        for kernel in (kernels if named else of_ops_of_ours(kernels))
+        if options.cases or with_cases[kernel.op.name]
     ]
     if not timed:
         raise pytest.UsageError(
@@ -62,7 +70,7 @@ def planned_pairs(
     ]
     if not planned:
         raise pytest.UsageError(
-            "bench: nothing is left to time: on a CPU PyTorch's own kernels are, and ours "
+            "bench: no kernel is left to time: a CPU times PyTorch's own kernels, and ours "
             "only by name"
         )
     return planned
@@ -71,18 +79,20 @@ def planned_pairs(
 def _listed(
     case: Case, kernels: Sequence[Kernel], named: Sequence[str], device: str, sm: int
 ) -> list[Kernel]:
-    """A case's kernels, ours first."""
-    mine = [each for each in kernels if each.op.name == case.op]
-    ours = [each for each in mine if each.origin == "ours"]
-    others = [each for each in mine if each.origin != "ours"]
+    """Return a case's kernels, ours first."""
+    mine = [kernel for kernel in kernels if kernel.op.name == case.op]
+    ours = [kernel for kernel in mine if kernel.origin == "ours"]
+    peers = [kernel for kernel in mine if kernel.origin != "ours"]
     if named:
-        return [*ours, *others]
-    # A kernel for another kind of device has nothing to be refused for, case by case.
-    others = [each for each in others if each.origin == "user" or device in each.domain.devices]
+        return [*ours, *peers]
+    # Leave out a kernel for another kind of device instead of refusing every case.
+    peers = [
+        kernel for kernel in peers if kernel.origin == "user" or device in kernel.domain.devices
+    ]
     if device == "cpu":
-        return others
+        return peers
     try:
         first = [choose(OPS[case.op], case, sm, among=ours)]
     except NoKernelError:
-        first = ours[:1]  # whose refusal is told
-    return [*first, *others]
+        first = ours[:1]  # its row shows the refusal
+    return [*first, *peers]

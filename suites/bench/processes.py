@@ -1,7 +1,7 @@
-"""Whole runs of the suite, each a process of its own: one after the other, or at once.
+"""Whole runs of the suite in processes of their own, one after the other or at the same time.
 
-`--gpus` (gpus.py), `--rounds` (rounds.py) and `--against` (against.py) each make a list of these.
-Ctrl-C lets them close their records.
+`--gpus` (gpus.py), `--rounds` (rounds.py) and `--against` (against.py) make lists of these. Ctrl-C
+lets the processes close their records.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import pytest
 
 from kernel_workbench.suites.run.exit_status import of_pytest
 
-_PATIENCE_S = 60.0  # of processes that were interrupted, to close their records
+_PATIENCE_S = 60.0  # for interrupted processes to close their records
 
-# `python -m pytest`, without the pages of traceback that Ctrl-C makes among its imports: it is
-# started with the signal blocked, and lets it in where it is caught. It gets one too where the
-# process that started it is killed: nothing else would end it.
+# `python -m pytest`, without the long traceback of Ctrl-C during its imports: the process starts
+# with the signal blocked and unblocks it where it is caught. The process also gets the signal when
+# its parent is killed, because nothing else would end it.
 _PYTEST = """
 import signal, sys
 try:
@@ -39,12 +39,12 @@ except KeyboardInterrupt:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What a process runs: pytest with these arguments, in this folder.
+    """A process that runs pytest with these arguments in this folder.
 
-    name       what the user is told as it begins
-    variables  of the environment, besides ours
-    results    the folder that its record is taken from, to be shown with others; its own report
-               isn't shown. None: the record is the user's, and the report is shown
+    name       the name that the user reads as it begins
+    variables  further variables of the environment
+    results    the folder of its record, which is shown with other records, so the process shows no
+               report; None: the record is the user's, and the process shows its report
     """
 
     name: str
@@ -55,34 +55,35 @@ class Process:
 
     @property
     def record(self) -> Path | None:
-        """The record that it left in `results`."""
-        found = () if self.results is None else sorted(self.results.glob("*.jsonl"))
-        return found[0] if found else None
+        """The record that the process left in `results`, or None."""
+        records = () if self.results is None else sorted(self.results.glob("*.jsonl"))
+        return records[0] if records else None
 
 
 def run_in_turn(
     groups: Iterable[Sequence[Process]], *, stop_at_failure: bool = False
 ) -> tuple[int, str | None]:
-    """Run each group when the one before it has ended, the processes of a group at once.
+    """Run the groups one after the other, and the processes of a group at the same time.
 
-    Return pytest's status of the process that ended worst, and a sentence on what ended all of it
-    early, if anything did: Ctrl-C, a process that left no record, or `stop_at_failure`.
+    Returns:
+        pytest's status of the process that ended worst, and a sentence if something ended the runs
+        early: Ctrl-C, a process without a record, or `stop_at_failure`.
     """
     worst = 0
     try:
         for group in groups:
-            for each in group:
-                print(f"bench: {each.name}", file=sys.stderr, flush=True)
+            for process in group:
+                print(f"bench: {process.name}", file=sys.stderr, flush=True)
             statuses, interrupted = run_together(group)
             if interrupted:
                 raise KeyboardInterrupt  # noqa: TRY301 (one way out for both)
             worst = max((worst, *statuses), key=of_pytest)
-            for each, status in zip(group, statuses, strict=True):
-                if each.results is not None and each.record is None:
-                    told = f"made no record, and ended with status {status}; see above"
+            for process, status in zip(group, statuses, strict=True):
+                if process.results is not None and process.record is None:
+                    ended = f"made no record, and ended with status {status}; see above"
                     return worst or int(
                         pytest.ExitCode.INTERNAL_ERROR
-                    ), f"bench: {each.name}: {told}"
+                    ), f"bench: {process.name}: {ended}"
             if worst and stop_at_failure:
                 return worst, "bench: a process failed, and -x starts no other"
     except KeyboardInterrupt:
@@ -91,15 +92,18 @@ def run_in_turn(
 
 
 def run_together(processes: Sequence[Process]) -> tuple[list[int], bool]:
-    """Run them at the same time; their exit statuses, and whether Ctrl-C ended them.
+    """Run processes at the same time.
 
-    A second Ctrl-C kills what hasn't ended by then.
+    A second Ctrl-C kills the processes that still run.
+
+    Returns:
+        The exit statuses, and True if Ctrl-C ended the processes.
     """
     with interrupts_held_back() as came:
-        running = [start(each) for each in processes]
+        running = [start(process) for process in processes]
     try:
         interrupted = bool(came)
-        statuses = [] if interrupted else [each.wait() for each in running]
+        statuses = [] if interrupted else [child.wait() for child in running]
     except KeyboardInterrupt:
         interrupted = True
     if interrupted:
@@ -109,7 +113,7 @@ def run_together(processes: Sequence[Process]) -> tuple[list[int], bool]:
 
 @contextmanager
 def interrupts_held_back() -> Iterator[list[int]]:
-    """Note Ctrl-C in place of raising it, where a process or a record is half made."""
+    """Collect Ctrl-C instead of raising it, while a process starts or a record is written."""
     came: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
     try:
@@ -121,7 +125,7 @@ def interrupts_held_back() -> Iterator[list[int]]:
 def start(process: Process) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own.
 
-    A terminal's Ctrl-C would reach it twice, once from here, and the second would keep it from
+    Otherwise a terminal's Ctrl-C would reach it twice, and the second one would keep it from
     closing its record.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -138,19 +142,19 @@ def start(process: Process) -> subprocess.Popen[bytes]:
 
 
 def _end(running: Sequence[subprocess.Popen[bytes]]) -> list[int]:
-    for each in running:
-        each.send_signal(signal.SIGINT)
+    for process in running:
+        process.send_signal(signal.SIGINT)
     deadline = time.monotonic() + _PATIENCE_S
     try:
-        for each in running:
-            each.wait(max(0.0, deadline - time.monotonic()))
+        for process in running:
+            process.wait(max(0.0, deadline - time.monotonic()))
     except (KeyboardInterrupt, subprocess.TimeoutExpired):
-        for each in running:
-            if each.poll() is None:
-                os.killpg(each.pid, signal.SIGKILL)
-    return [each.wait() for each in running]
+        for process in running:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    return [process.wait() for process in running]
 
 
-def given(config: pytest.Config) -> list[str]:
-    """What pytest was given, which is what its processes are, but for a few options."""
+def pytest_arguments(config: pytest.Config) -> list[str]:
+    """Return pytest's arguments; its processes get the same ones with few changes."""
     return list(map(str, config.invocation_params.args))

@@ -1,21 +1,19 @@
-"""When to take another sample, when to discard one, and when to stop: rules without a device.
+"""Rules without a device: when to take another sample, discard a sample, and stop.
 
 - A sample whose SMs ran below three quarters of the default clock is discarded, and the next one
-  waits, from 0.05 s up to 0.5 s. Where five in a row are, the card isn't recovering but is as fast
-  as that under this call (an H200 at its power limit runs at 1365 to 1515 of 1980 MHz): from then
-  on samples are kept, each with its clock.
-- After a call of 0.3 ms or more the device rests for twice as long. Without it a product runs into
-  the power limit, and how far depends on what ran before: medians of five processes on an H200 lay
-  within 3.0 % of one another without the rest and within 0.6 % with it.
-- Every four samples (two, of calls over 1 ms) the inputs move to another place in memory: where
-  they lie there moves a short kernel's time by up to 6 %, and stays as it is for as long as they
-  do. So a row has the times of many places, and says how far they differ.
-- At least 10 samples, 8 places in memory and three tenths of a row's time. Then it stops when it is
-  steady (standard deviation under 0.5 % of the mean), when the noise has plateaued (after 32 places
-  it is within 5 % of what it was after half and after three quarters of the samples), or when the
-  row's time is spent, which 10 samples are enough for.
-- Where the host took longer to enqueue a call than the device was held, its time may be in the
-  sample: the sample is taken again under a longer hold.
+waits, from 0.05 s up to 0.5 s. After five discarded samples in a row the card isn't recovering;
+this is its speed under this call (an H200 at its power limit runs at 1365 to 1515 of 1980 MHz).
+From then on samples are kept, each with its clock. - After a call of 0.3 ms or more the device
+rests for twice as long. Without the rest a product runs into the power limit, and how far depends
+on earlier calls: medians of five processes on an H200 differed by 3.0 % without the rest and by 0.6
+% with it. - Every four samples (two, of calls over 1 ms) the inputs move to another place in
+memory: the place changes a short kernel's time by up to 6 %, for as long as the inputs stay there.
+So a row has times of many places, and reports their spread. - A row takes at least 10 samples, 8
+places in memory and three tenths of its time. Then it stops when it is steady (standard deviation
+under 0.5 % of the mean), when the noise has plateaued (after 32 places it is within 5 % of its
+values after half and three quarters of the samples), or when the row's time is spent, for which 10
+samples are enough. - If the host took longer to enqueue a call than the device was held, its time
+may be in the sample: the sample is taken again under a longer hold.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from typing import Literal
 
 Stop = Literal["steady", "noise plateau", "time limit", "sample limit"]
 
-# Kept before a candidate is imported, which may replace them.
+# Bound before a candidate is imported, which may replace the originals.
 _now: Callable[[], float] = time.perf_counter
 _wait: Callable[[float], None] = time.sleep
 
@@ -50,13 +48,13 @@ _LEAST_PLACEMENTS, _NOISY_PLACEMENTS = 8, 32
 _RESTED_FROM_US = 300.0
 REST = 2.0  # of a call's time, on a GPU
 _LEAST_HOLD_US = 150.0
-_ROOM = 2.5  # of what the host takes as a rule
+_ROOM = 2.5  # times the host's usual time
 _REMEMBERED = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One call. held: the device was held until the whole of it was queued."""
+    """One call. held: the device was held until the host had queued the whole call."""
 
     time_us: float
     clock_mhz: float | None = None
@@ -65,7 +63,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Collected:
-    """The samples that count, in the order taken; how many are of each place in memory."""
+    """The samples that count, in order, and the number of samples at each place in memory."""
 
     samples: list[Sample] = field(default_factory=list)
     placements: list[int] = field(default_factory=list)
@@ -75,9 +73,11 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """row_s: a row's time; default_clock_mhz: of the SMs, None where it isn't known.
+    """The rule for a row.
 
-    rest: after a call, in its times
+    row_s              time of the row, in seconds
+    default_clock_mhz  default clock of the SMs; None: unknown
+    rest               rest after a call, in multiples of its time
     """
 
     row_s: float
@@ -93,57 +93,62 @@ def collect(
     now: Callable[[], float] = _now,
     wait: Callable[[float], None] = _wait,
 ) -> Collected:
-    """Take samples until the rule says enough.
+    """Take samples until the rule is satisfied.
 
-    move: puts the inputs elsewhere in memory; None: they stay where they are
+    Args:
+        take: takes a sample.
+        rule: the rule.
+        move: moves the inputs to other memory; None: the inputs stay.
+        now: a clock, in seconds.
+        wait: waits for so many seconds.
     """
-    made, noise = Collected(), Noise()
+    collected, noise = Collected(), Noise()
     low = None if rule.default_clock_mhz is None else _LOW * rule.default_clock_mhz
     pause, in_a_row, started = _FIRST_WAIT_S, 0, now()
     while True:
-        if move is not None and _is_due(made):
+        if move is not None and _is_due(collected):
             move()
-            made.placements.append(0)
+            collected.placements.append(0)
         sample = take()
         if sample.time_us >= _RESTED_FROM_US and rule.rest:
             wait(rule.rest * sample.time_us * 1e-6)
         slow = low is not None and sample.clock_mhz is not None and sample.clock_mhz < low
         if slow and in_a_row < _PATIENCE:
-            made.throttled += 1
+            collected.throttled += 1
             in_a_row += 1
             wait(pause)
             pause = min(2 * pause, _LONGEST_WAIT_S)
             continue
         if not slow:
             pause, in_a_row = _FIRST_WAIT_S, 0
-        made.samples.append(sample)
-        if made.placements:
-            made.placements[-1] += 1
+        collected.samples.append(sample)
+        if collected.placements:
+            collected.placements[-1] += 1
         noise.add(sample.time_us)
-        places = None if move is None else len(made.placements)
+        places = None if move is None else len(collected.placements)
         stop = _enough(noise, places, now() - started, rule.row_s)
         if stop is not None:
-            made.stopped = stop
-            return made
+            collected.stopped = stop
+            return collected
 
 
-def _is_due(made: Collected) -> bool:
-    """Whether the place in memory that the last sample was taken at has enough of them."""
-    if not made.placements:
+def _is_due(collected: Collected) -> bool:
+    """Return True if the present place in memory has enough samples."""
+    if not collected.placements:
         return True
-    long = bool(made.samples) and made.samples[-1].time_us > _LONG_US
-    return made.placements[-1] >= (_A_LONG_PLACEMENT if long else _A_PLACEMENT)
+    long = bool(collected.samples) and collected.samples[-1].time_us > _LONG_US
+    return collected.placements[-1] >= (_A_LONG_PLACEMENT if long else _A_PLACEMENT)
 
 
 class Noise:
-    """Standard deviation over mean of what has come so far, and what it was before."""
+    """Standard deviation over mean of all values so far, and its history."""
 
     def __init__(self) -> None:
         self._mean = self._squares = 0.0
         self.history: list[float] = []
 
     def add(self, value: float) -> None:
-        """Welford's update: no two large sums are subtracted."""
+        """Add a value by Welford's update, which subtracts no large sums."""
         count = len(self.history) + 1
         apart = value - self._mean
         self._mean += apart / count
@@ -153,17 +158,20 @@ class Noise:
 
     @property
     def plateaued(self) -> bool:
-        """Whether more samples have stopped to change it."""
+        """True if further samples no longer change the noise."""
         count = len(self.history)
         if count < _PLATEAU_FROM:
             return False
         last = self.history[-1]
         earlier = self.history[count // 2 - 1], self.history[3 * count // 4 - 1]
-        return all(abs(each - last) <= _PLATEAU * last for each in earlier)
+        return all(abs(noise - last) <= _PLATEAU * last for noise in earlier)
 
 
 def _enough(noise: Noise, places: int | None, elapsed_s: float, row_s: float) -> Stop | None:
-    """places: in memory, that there were; None: the inputs stay where they are."""
+    """Return the reason to stop, or None.
+
+    places: number of places in memory so far; None: the inputs stay.
+    """
     count = len(noise.history)
     if count < LEAST_SAMPLES:
         return "time limit" if elapsed_s >= _OVERTIME * row_s and count >= 3 else None
@@ -179,10 +187,14 @@ def _enough(noise: Noise, places: int | None, elapsed_s: float, row_s: float) ->
 
 @dataclass(slots=True)
 class Hold:
-    """How long the device is held while the host enqueues.
+    """The time for which the device is held while the host enqueues.
 
-    host_bound: no hold was long enough. Between samples it follows what the host takes as a rule,
-    so that a slow first call doesn't keep the device idle before every later one.
+    us          the present hold, in microseconds
+    most_us     the longest hold
+    host_bound  no hold was long enough
+
+    Between samples the hold follows the host's usual time, so that a slow first call doesn't keep
+    the device idle before later ones.
     """
 
     us: float = _LEAST_HOLD_US
@@ -191,23 +203,25 @@ class Hold:
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
     def take(self, sample: Callable[[float], tuple[Sample, float]]) -> Sample:
-        """A sample under a hold that was long enough; after some tries as it is, and not held.
+        """Return a sample under a sufficient hold, or, after some tries, one that wasn't held.
 
-        sample: takes one under a hold of so many microseconds, and says how many the host took.
+        Args:
+            sample: takes a sample under a hold of so many microseconds, and returns it with the
+            microseconds that the host took.
         """
         for _ in range(REDOS):
-            made, enqueued_us = sample(self.us)
+            latest, enqueued_us = sample(self.us)
             self._recent.append(enqueued_us)
             if enqueued_us < self.us:
                 usual_us = _ROOM * statistics.median(self._recent)
                 self.us = min(max(_LEAST_HOLD_US, usual_us), self.most_us)
-                return made
+                return latest
             if self.host_bound:
                 break
             if self.us >= self.most_us:
                 break
-            # The host varies: room for twice what it took.
+            # The host's time varies: allow twice as much.
             self.us = min(2.0 * enqueued_us, self.most_us)
         if not self.host_bound:
             self.host_bound, self.us = True, _LEAST_HOLD_US
-        return Sample(made.time_us, made.clock_mhz, held=False)
+        return Sample(latest.time_us, latest.clock_mhz, held=False)

@@ -1,10 +1,10 @@
-"""pytest-benchmark over what was timed on the device: its clock, its saved runs and its tables.
+"""Connect pytest-benchmark to the device's times: its clock, its saved runs and its tables.
 
-pytest-benchmark times a function on the host. Here the function is a step of a clock by one sample
-that a worker took on the device, so its statistics, JSON and comparisons are of those.
+pytest-benchmark times a function on the host. Here the function advances a clock by one sample that
+a worker took on the device, so the statistics, JSON and comparisons are of these samples.
 
-What it saved and compares with is refused at once where there is nothing of it: it itself warns of
-that, when all has been timed or as it starts, and warnings are errors here.
+A missing saved run is refused at the start: pytest-benchmark itself only warns, at the start or at
+the end, and warnings are errors here.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class DeviceClock:
         self._samples: Iterator[float] = iter(())
 
     def __call__(self) -> float:
-        """What pytest-benchmark reads before and after each round."""
+        """Return the time that pytest-benchmark reads before and after each round."""
         return self._seconds
 
     def load(self, times_us: Sequence[float]) -> None:
-        """The samples of the next steps."""
-        self._seconds = 0.0  # of another test: sums of hours would round microseconds
+        """Set the samples of the next steps."""
+        self._seconds = 0.0  # restart for each test: a sum of hours would round microseconds
         self._samples = iter(times_us)
 
     def step(self) -> None:
-        """One call, as it was timed."""
+        """Advance by one sample."""
         self._seconds += 1e-6 * next(self._samples)
 
 
@@ -49,19 +49,19 @@ CLOCK = DeviceClock()
 
 
 class _Refusing:
-    """The logger of a storage, for which a file that can't be read is a mistake of the user's."""
+    """The logger of a storage, which treats an unreadable file as the user's mistake."""
 
     def warning(self, text: str) -> NoReturn:
-        """Refuse it."""
+        """Raise UsageError."""
         raise pytest.UsageError(f"--benchmark-compare: {text}")
 
 
 def check_saved_runs(config: pytest.Config) -> None:
-    """Hold the options to what can be done with them. Raises UsageError, in one sentence."""
-    for each in str(config.getoption("benchmark_group_by")).split(","):
-        if each not in _GROUPS:
+    """Refuse options of pytest-benchmark that can't work. Raises UsageError, in one sentence."""
+    for group in str(config.getoption("benchmark_group_by")).split(","):
+        if group not in _GROUPS:
             raise pytest.UsageError(
-                f"--benchmark-group-by {each}: there is no such group; there are "
+                f"--benchmark-group-by {group}: there is no such group; there are "
                 f"{', '.join(sorted(_GROUPS))}"
             )
     if config.getoption("benchmark_histogram") and not (
@@ -80,9 +80,10 @@ def check_saved_runs(config: pytest.Config) -> None:
             netrc=config.getoption("benchmark_netrc"),
         )
         if wanted and not list(storage.load(*(() if wanted is True else (wanted,)))):
-            told = "no run" if wanted is True else f"no run that {wanted} names"
+            missing = "no run" if wanted is True else f"no run that {wanted} names"
             raise pytest.UsageError(
-                f"--benchmark-compare: {told} is saved in {storage}; --benchmark-autosave saves one"
+                f"--benchmark-compare: {missing} is saved in {storage}; "
+                "--benchmark-autosave saves one"
             )
     except argparse.ArgumentTypeError as error:
         raise pytest.UsageError(f"--benchmark-storage {where}: {error}") from error
@@ -91,37 +92,37 @@ def check_saved_runs(config: pytest.Config) -> None:
 
 
 def tell_of_another_machine(now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
-    """Say that a saved run isn't of this machine as it is set."""
+    """Print a sentence if a saved run isn't of this machine with its present settings."""
     before, here = then.get("device") or {}, now.get("device") or {}
     apart = [name for name in (*here, *before) if here.get(name) != before.get(name)]
     if apart:
         name = apart[0]
         print(
             f"bench: the saved run isn't of this machine ({name} was {before.get(name)} and is "
-            f"{here.get(name)}), so that its times differ for more than the code",
+            f"{here.get(name)}), so its times differ by more than the code",
             file=sys.stderr,
         )
 
 
 def save_nothing(config: pytest.Config) -> None:
-    """Nothing was timed: pytest-benchmark would warn that it has nothing to save."""
+    """Disable pytest-benchmark's saving, because it would warn that there is nothing to save."""
     tables = config.pluginmanager.get_plugin("pytest-benchmark")
     if tables is not None:
         tables.disabled = True
 
 
 def show_tables(config: pytest.Config) -> bool:
-    """Show the tables of pytest-benchmark, if they were asked for; whether no row got too slow.
+    """Show the tables of pytest-benchmark, if requested; return False if a row got too slow.
 
-    Left to pytest's summary, a row that got too slow ends in a traceback.
+    In pytest's summary, a row that got too slow would end in a traceback.
     """
     tables = config.pluginmanager.get_plugin("pytest-benchmark")
     if tables is None:
         return True
     try:
         tables.display(config.pluginmanager.get_plugin("terminalreporter"))
-    except PerformanceRegression:  # which has been told
+    except PerformanceRegression:  # already reported
         return False
     finally:
-        tables.groups = None  # shown
+        tables.groups = None  # already shown
     return True

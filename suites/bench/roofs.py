@@ -1,12 +1,12 @@
-"""Roofs: what this device does of plain work, measured by the same protocol as kernels are.
+"""Roofs: the device's speed at simple work, measured by the same protocol as kernels.
 
-A copy (one read, one write), a sum (one read), an addition (two reads, one write: the traffic of a
-layer-norm backward) and a product of matrices in each dtype, on normal values: zeros flatter, by
-13 % of a matmul on an H200.
+Measured are a copy (one read, one write), a sum (one read), an addition (two reads, one write: the
+traffic of a layer-norm backward) and a product of matrices in each dtype, on normal values: zeros
+would be faster, by 13 % for a matmul on an H200.
 
-And the flush probe: a read of known size right after itself, after the flush that samples have, and
-of memory that wasn't touched for long. A flush that works makes the second as slow as the third;
-where it is nearer to the first, a call that is said to be cold is warm, and the run is refused.
+The flush probe reads memory of one size right after reading it, after the flush of samples, and
+after a long time. A working flush makes the second read as slow as the third. If it is nearer to
+the first, a call that is reported as cold is warm, and the run is refused.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from kernel_workbench.reports.record import FlushProbe, Roof
 from kernel_workbench.suites.bench.devices import Cache, Device
 from kernel_workbench.suites.bench.protocol import Rule, Sample, collect
 
-_ROOF_S = 0.25  # of sampling for each
+_ROOF_S = 0.25  # of sampling for each roof
 _GPU_SIDE = 8192
 _CPU_MATMUL_SIDE = 512
 _PROBE_SAMPLES = 15
 _PROBE_TRIES = {"cuda": 1, "cpu": 8}
 _EMPTY_CALL_SAMPLES = 41
 _FLUSHES = 50
-_NO_FASTER = 0.9  # than a read of untouched memory
-# How far from the cache's time to memory's a flushed read has to be. On H200s it is 0.73 to 1.4 of
-# the way after the flush and 0.00 to 0.03 without: a read has two times, 1 us apart, whatever it
-# reads (docs/measured.md). A CPU is shared with others.
+_NO_FASTER = 0.9  # the cache counts as no faster from this share of memory's time on
+# The least position of a flushed read between the cache's time (0) and memory's (1). On H200s it is
+# 0.73 to 1.4 after the flush and 0.00 to 0.03 without: a read has two times, 1 us apart, whatever
+# it reads (docs/measured.md). A CPU is shared with other processes.
 _LEAST_WAY = {"cuda": 0.6, "cpu": 0.5}
 _CPU_PROBE_BYTES = 2**23
-_SHARE_OF_CACHE = 2  # the probe reads half of the cache: of a quarter the way is 1.7 us
-_UNTOUCHED = 8  # caches that lie between two reads of the same memory
+_SHARE_OF_CACHE = 2  # the probe reads half of the cache; with a quarter the difference is 1.7 us
+_UNTOUCHED = 8  # two reads of the same memory are so many caches apart
 
 
 def _prepared(call: Callable[[], object]) -> Callable[[], Callable[[], object]]:
@@ -54,15 +54,15 @@ def _sampled(on: Device, call: Callable[[], object]) -> list[Sample]:
 
 
 def times_us(on: Device, call: Callable[[], object], samples: int) -> list[float]:
-    """Of so many calls, each as a sample of a kernel, whose inputs stay as they are."""
+    """Return the times of so many calls, sampled as a kernel's; the inputs stay in place."""
     on.begin()
     return [on.sample(_prepared(call)).time_us for _ in range(samples)]
 
 
 def _roof(name: str, unit: str, work: float, samples: list[Sample], source: str) -> Roof:
-    """work: bytes or flops of a call. The median, as of kernels."""
-    times = tuple(each.time_us for each in samples)
-    clocks = [each.clock_mhz for each in samples if each.clock_mhz is not None]
+    """Return the roof of samples, by their median. work: bytes or flops of a call."""
+    times = tuple(sample.time_us for sample in samples)
+    clocks = [sample.clock_mhz for sample in samples if sample.clock_mhz is not None]
     rate = work / statistics.median(times) * (1e-3 if unit == "GB/s" else 1e-6)
     return Roof.model_validate(
         {
@@ -82,7 +82,7 @@ def measured_roofs(device: torch.device, on: Device) -> Iterator[Roof]:
     if device.type == "cuda":
         shape, side = (_GPU_SIDE, _GPU_SIDE), _GPU_SIDE
     else:
-        # Four times the cache: nothing of it is left there.
+        # Four times the cache, so no data stays there.
         shape, side = (on.cache_bytes // 2**12, 2**12), _CPU_MATMUL_SIDE
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     x, y, out = (torch.randn(shape, dtype=torch.float32, device=device).to(dtype) for _ in range(3))
@@ -127,20 +127,20 @@ def _float32_products(precision: str) -> Iterator[None]:
 
 
 def empty_call_us(on: Device) -> float:
-    """The median time of a call that does nothing: on a GPU two events with nothing between them.
+    """Return the median time of an empty call: on a GPU two events with nothing between them.
 
-    It is of the machine, and part of every time, whatever a call launches: 1.3 us on H200s that are
-    alone in theirs, 2.9 us on those of two (docs/measured.md).
+    The time is the machine's and part of every time, whatever a call launches: 1.3 us on H200s that
+    are alone in their host, 2.9 us on H200s of a host with two (docs/measured.md).
     """
     return statistics.median(times_us(on, _nothing, _EMPTY_CALL_SAMPLES))
 
 
 def _nothing() -> None:
-    """An empty call."""
+    """Do nothing."""
 
 
 def flush_us(on: Device) -> float:
-    """Time flushes of the cache one after the other; microseconds of one."""
+    """Return the time of one flush in a sequence of flushes, in microseconds."""
 
     def seconds() -> float:
         on.wait()
@@ -155,7 +155,7 @@ def flush_us(on: Device) -> float:
 
 
 def datasheet_roofs(peak: Peak) -> tuple[Roof, ...]:
-    """The row of the peak table as roofs."""
+    """Return the row of the peak table as roofs."""
     values = {"memory": peak.memory_gb_s, "half": peak.half_tflops, "tf32": peak.tf32_tflops}
     return tuple(
         Roof(
@@ -171,9 +171,10 @@ def datasheet_roofs(peak: Peak) -> tuple[Roof, ...]:
 
 
 def flush_probe(device: torch.device, on: Device) -> FlushProbe:
-    """Whether what is read between samples evicts the cache on this device.
+    """Test that the flush between samples evicts the cache on this device.
 
-    What others do on a CPU's host moves reads for a second or so: it is asked again.
+    Other processes on a CPU's host disturb reads for about a second, so the probe is repeated
+    there.
     """
     for _ in range(_PROBE_TRIES[device.type]):
         probe = _probe(device, on)
@@ -191,7 +192,7 @@ def _probe(device: torch.device, on: Device) -> FlushProbe:
     places = whole.split(count)
     warm, cold, memory = [], [], []
     for number in range(_PROBE_SAMPLES):
-        # Where it lies moves a read's time by half of what the cache does: all are of a place.
+        # A read's place changes its time by half as much as the cache: use one place for all three.
         read = partial(torch.sum, here := places[number % (len(places) - 1)])
         memory.append(_read_us(on, "cold", _prepared(read)))
         cold.append(_read_us(on, "cold", partial(_written, here, read)))
@@ -202,7 +203,7 @@ def _probe(device: torch.device, on: Device) -> FlushProbe:
 
 
 def _written(here: torch.Tensor, read: Callable[[], object]) -> Callable[[], object]:
-    """The read, after its memory was written, as a sample's inputs are."""
+    """Write the memory as a sample's inputs are written; return the read."""
     here.neg_()
     return read
 
@@ -215,7 +216,7 @@ def _read_us(on: Device, cache: Cache, prepare: Callable[[], Callable[[], object
 def judged_probe(
     size: int, warm_us: float, cold_us: float, memory_us: float, *, least_way: float
 ) -> FlushProbe:
-    """The verdict on a flush, from three reads of the same size."""
+    """Return the verdict on a flush, from three reads of the same size."""
     no_faster = warm_us >= _NO_FASTER * memory_us
     evicts = no_faster or cold_us >= warm_us + least_way * (memory_us - warm_us)
     read = f"a read of {size / 2**20:.1f} MiB took {cold_us:.1f} us after the flush"

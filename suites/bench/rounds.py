@@ -1,12 +1,12 @@
 """`bench --rounds N`: every row in N processes, one after the other, in one record.
 
-What a process has alone, where its memory lies above all, moves a call's time by some per cent for
-as long as it lives (docs/decisions/0021), and no number of samples shows that.
+Properties of a process, above all the places of its memory, change a call's time by some per cent
+for its lifetime (docs/decisions/0021), and no number of samples shows that.
 
-In that record a row has its samples process by process. A figure is the median of the processes'
-figures, since the samples of one aren't independent. The bootstrapped interval of one process's
-median says nothing of another process: from the lowest to the highest of their medians stands in
-its place. A row that was wrong or failed in any process has no figure.
+The record has a row's samples process by process. A figure is the median of the processes' figures,
+because the samples of one process aren't independent. The bootstrapped interval of one process's
+median says nothing about another process, so the range of the processes' medians replaces it. A row
+that was wrong or failed in any process has no figure.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from kernel_workbench.reports.record.row_field import key_of, merged
 from kernel_workbench.reports.report import print_report
 from kernel_workbench.suites.bench.processes import (
     Process,
-    given,
     interrupts_held_back,
+    pytest_arguments,
     run_in_turn,
 )
 from kernel_workbench.suites.run.commands import without
@@ -41,11 +41,13 @@ _OWN = {"--rounds": True, "--results": True}
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """What is timed in several processes that make one record; `name` says it to the user.
+class BenchSide:
+    """Runs in several processes that make one record.
 
-    letter  of one side of two (against.py); "" where there is one
-    tree    the folder that they run in
+    letter     "A" or "B" of two sides (against.py), or ""
+    name       the name that the user reads
+    tree       the folder of the processes
+    arguments  their arguments
     """
 
     letter: str
@@ -55,18 +57,23 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
-    """How the processes ended. status: pytest's, of the worst; problem: what ended them."""
+class TimedSides:
+    """The end of the processes.
+
+    status   pytest's status of the process that ended worst
+    problem  a sentence if something ended them early, else None
+    records  the record of each side
+    """
 
     status: int
     problem: str | None
-    records: dict[Side, Path]
+    records: dict[BenchSide, Path]
 
 
 def run_rounds(config: pytest.Config, options: BenchOptions, rounds: int) -> int:
-    """Time in --rounds processes, write one record, show its report; the exit status."""
-    arguments = without(given(config), _OWN)
-    side = Side("", "every row", Path(config.invocation_params.dir), tuple(arguments))
+    """Time in --rounds processes, write one record, and show its report; return the exit status."""
+    arguments = without(pytest_arguments(config), _OWN)
+    side = BenchSide("", "every row", Path(config.invocation_params.dir), tuple(arguments))
     try:
         timed = time_in_turn(
             [side] * rounds,
@@ -86,12 +93,20 @@ def run_rounds(config: pytest.Config, options: BenchOptions, rounds: int) -> int
 
 
 def time_in_turn(
-    order: Sequence[Side], results: Path, command: str, *, stop_at_failure: bool = False
-) -> Timed:
-    """Run a process for each, and write a record for each side of those that left one.
+    order: Sequence[BenchSide], results: Path, command: str, *, stop_at_failure: bool = False
+) -> TimedSides:
+    """Run a process for each element of `order`, and write a record for each side.
 
-    command: what would run all of it again. Ctrl-C ends the process that runs, and what there is by
-    then is written. Raises RecordError.
+    Ctrl-C ends the running process; the finished processes are still written.
+
+    Args:
+        order: the side of each process.
+        results: the folder of the records.
+        command: the command that repeats the whole run.
+        stop_at_failure: stop after a process that failed.
+
+    Raises:
+        RecordError: if a record can't be read or written.
     """
     started = datetime.now(UTC)
     scratch = results / f".in-turn-{started:%Y%m%dT%H%M%SZ}-{os.getpid()}"
@@ -104,19 +119,23 @@ def time_in_turn(
             f"process {number} of {len(order)}, {name}", arguments, side.tree, results=own
         )
         processes.append(process)
-    status, problem = run_in_turn([[each] for each in processes], stop_at_failure=stop_at_failure)
+    status, problem = run_in_turn(
+        [[process] for process in processes], stop_at_failure=stop_at_failure
+    )
     written = {}
     with interrupts_held_back():
         for side in dict.fromkeys(order):
-            made = [
-                read(each.record)
-                for each, of in zip(processes, order, strict=True)
-                if of == side and each.record is not None
+            records = [
+                read(process.record)
+                for process, of in zip(processes, order, strict=True)
+                if of == side and process.record is not None
             ]
-            if made:
-                written[side] = _write_merged(made, results, started, side.letter.lower(), command)
+            if records:
+                written[side] = _write_merged(
+                    records, results, started, side.letter.lower(), command
+                )
         shutil.rmtree(scratch, ignore_errors=True)
-    return Timed(status, problem, written)
+    return TimedSides(status, problem, written)
 
 
 def _write_merged(
@@ -127,9 +146,9 @@ def _write_merged(
     for record in records:
         for row in record.benches:
             rows.setdefault(key_of(row), []).append(row)
-    planned = max(each.header.planned_rows for each in records)
+    planned = max(record.header.planned_rows for record in records)
     header = records[0].header.model_copy(update={"command": command, "planned_rows": planned})
-    ends = [each.end for each in records if each.end is not None]
+    ends = [record.end for record in records if record.end is not None]
     cut_off = len(ends) < len(records)
     with new_record(results, started, header, mark=mark) as writer:
         for same in rows.values():
@@ -137,20 +156,20 @@ def _write_merged(
         writer.close(
             RunEnd(
                 finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                duration_s=sum(each.duration_s for each in ends),
+                duration_s=sum(end.duration_s for end in ends),
                 rows=len(rows),
-                interrupted=cut_off or any(each.interrupted for each in ends),
-                exit_status=max((each.exit_status for each in ends), default=ExitStatus.INCOMPLETE),
-                stopped=next((each.stopped for each in ends if each.stopped), None),
+                interrupted=cut_off or any(end.interrupted for end in ends),
+                exit_status=max((end.exit_status for end in ends), default=ExitStatus.INCOMPLETE),
+                stopped=next((end.stopped for end in ends if end.stopped), None),
             )
         )
     return writer.path
 
 
 def merge_rows(rows: Sequence[BenchRow]) -> BenchRow:
-    """Return one row of the same row of several processes, in the order that they ran.
+    """Return one row from the same row of several processes, in their order.
 
-    The row's class declares what becomes of each field.
+    The row's class declares how the values of each field merge.
     """
     number = len(rows)
     for place, row in enumerate(rows, 1):

@@ -1,12 +1,11 @@
-"""One row: a kernel on a case, judged, timed in a worker, and its figure believed or not.
+"""One row: a kernel on a case, judged, timed in a worker, and its figure checked.
 
-A figure is given only where the accuracy of this very call was established first, in this run.
-Then the worker's word is held against what the judge can see for itself:
+A row gets a figure only after the accuracy of the same call was established in the same run. Then
+the judge checks the worker's claims by its own observations:
 
-- the outputs of one sample, which the judge chose, are right (no other sample had its inputs);
-- passes of calls on other values take as long on the judge's clock as the median says, and outputs
-  that the judge draws after a pass are right (judged_pass.py);
-- no roof is passed.
+- the outputs of one sample, which the judge chose, are right (no other sample had its inputs); -
+passes of calls on other values take as long on the judge's clock as the median says, and outputs
+that the judge draws after a pass are right (judged_pass.py); - no roof is exceeded.
 """
 
 from __future__ import annotations
@@ -29,12 +28,18 @@ from kernel_workbench.oracles.op import Case
 from kernel_workbench.reports.record import AccuracyRow, BenchRow, Stop, TimedProcess
 from kernel_workbench.suites.accuracy.run import Run
 from kernel_workbench.suites.bench.devices import Cache
-from kernel_workbench.suites.bench.figures import Roofs, Spread, past_belief, quartiles, rates
+from kernel_workbench.suites.bench.figures import (
+    Roofs,
+    SampleStatistics,
+    past_belief,
+    quartiles,
+    rates,
+)
 from kernel_workbench.suites.bench.judged_pass import (
     TASK,
     DisagreementError,
-    Judged,
     JudgedPasses,
+    PassResult,
     WrongOutputsError,
 )
 from kernel_workbench.suites.bench.neighbours import Neighbours
@@ -49,13 +54,13 @@ from kernel_workbench.suites.sandbox.wire import Message
 INTERPRETED = "interpreted: its time says nothing"
 
 _BUFFERS = 2
-_MOST_BYTES_TWICE = 2**32  # a larger case has one buffer
-# After so many the driver is what can't, and not the kernels: each failure costs a process.
+_MOST_BYTES_TWICE = 2**32  # larger cases have one buffer
+# After so many failures the driver can't capture, not the kernels; each failure costs a process.
 _MOST_UNCOUNTED = 4
 
 
-class _Timed(BaseModel):
-    """What the worker says of its samples."""
+class _WorkerSamples(BaseModel):
+    """The worker's message about its samples."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -74,11 +79,11 @@ class _Timed(BaseModel):
     clock_reason: str | None
 
     def problem(self, pick: str) -> str | None:
-        """What no worker says that was told `pick`."""
+        """Return a sentence if no worker that received `pick` could send these values."""
         if self.kept != kept_of(pick, len(self.times_us) + self.throttled):
             return "its outputs are of another sample than was asked for"
-        numbers = [*self.times_us, *(each for each in self.clocks_mhz if each is not None)]
-        if not all(0 < each < math.inf for each in numbers):
+        numbers = [*self.times_us, *(value for value in self.clocks_mhz if value is not None)]
+        if not all(0 < value < math.inf for value in numbers):
             return "a sample's time or clock isn't a positive number"
         if len(self.clocks_mhz) != len(self.times_us):
             return "there isn't a clock for each sample"
@@ -88,7 +93,7 @@ class _Timed(BaseModel):
 
 
 class UnbelievedError(Exception):
-    """A figure that isn't given; the message says why."""
+    """A rejected figure; the message gives the reason."""
 
     def __init__(self, status: Literal["wrong", "failed"], reason: str) -> None:
         super().__init__(reason)
@@ -97,11 +102,11 @@ class UnbelievedError(Exception):
 
 @dataclass(slots=True)
 class Bench:
-    """What the rows of a run share.
+    """Shared state of a run's rows.
 
-    flush_us: what a flush of the cache takes on a GPU; None: it isn't known
-    first_calls: seconds of each pair's first call, where it was made ahead of the run
-    uncounted: calls in a row whose launches couldn't be counted
+    flush_us     time of a flush of the cache on a GPU, in microseconds; None: unknown
+    first_calls  seconds of each pair's first call, if it was made ahead of the run
+    uncounted    successive calls whose launches couldn't be counted
     """
 
     run: Run
@@ -118,7 +123,7 @@ class Bench:
     passes: JudgedPasses = field(init=False)
 
     def __post_init__(self) -> None:
-        """Prepare what holds figures against the judge's clock."""
+        """Prepare the comparison of figures with the judge's clock."""
         self.passes = JudgedPasses(
             self.run,
             self.workers,
@@ -129,7 +134,7 @@ class Bench:
         )
 
     def refused(self, kernel: Kernel, case: Case, reason: str) -> BenchRow:
-        """The row of a pair that isn't timed."""
+        """Return the row of a pair that isn't timed."""
         return self._row(kernel, case, "refused", reason)
 
     def row(self, kernel: Kernel, case: Case) -> BenchRow:
@@ -160,12 +165,12 @@ class Bench:
     def _timed(self, kernel: Kernel, case: Case, accuracy: AccuracyRow) -> BenchRow:
         parcel = self.run.parcel(kernel, case)
         if self.roofs.device == "cuda":
-            torch.cuda.empty_cache()  # what the truth took is the worker's to have
+            torch.cuda.empty_cache()  # leave the truth's memory to the worker
         few = self.cache == "warm" or parcel.nbytes * _BUFFERS > _MOST_BYTES_TWICE
         parcels = [parcel] * (1 if few else _BUFFERS)
         try:
             timed, besides = self._samples(kernel, case, parcels)
-            spread = Spread.of(timed.times_us, timed.placements)
+            spread = SampleStatistics.of(timed.times_us, timed.placements)
             self._hold_to_roofs(kernel, case, spread.median)
             judged = self._judged(kernel, case, parcel, spread.median, timed.enqueue_us)
         except UnbelievedError as error:
@@ -181,7 +186,7 @@ class Bench:
                     f"judge's clock can't confirm it: {judged.reason}"
                 )
                 return self._row(kernel, case, "failed", reason, accuracy)
-            # What was measured is no ceiling, then: there is no share of it.
+            # The measured roof is no ceiling here, so there is no share of it.
             row = row.model_copy(update={"share_of_ceiling": None})
         return row.model_copy(
             update=besides
@@ -197,8 +202,8 @@ class Bench:
 
     def _samples(
         self, kernel: Kernel, case: Case, parcels: Sequence[Parcel]
-    ) -> tuple[_Timed, dict[str, Any]]:
-        """What was timed, and the fields that tell what else there was meanwhile."""
+    ) -> tuple[_WorkerSamples, dict[str, Any]]:
+        """Return the worker's samples, and the fields of a row about other work meanwhile."""
         seed, pick = secrets.randbits(31), secrets.token_hex(8)
         settings: Message = {
             "do": "time",
@@ -209,32 +214,32 @@ class Bench:
             "pick": pick,
         }
         before = self.neighbours.look()
-        said, outputs = self.workers.task(kernel, case, parcels, TASK, settings, self.limit_s)
+        reply, outputs = self.workers.task(kernel, case, parcels, TASK, settings, self.limit_s)
         besides = self.neighbours.since(before)
         try:
-            timed = _Timed.model_validate(said)
+            timed = _WorkerSamples.model_validate(reply)
         except ValidationError as error:
             raise UnbelievedError("failed", "its process sent what no worker sends") from error
         problem = timed.problem(pick)
         if problem is not None:
             raise UnbelievedError("failed", f"its process sent what no worker sends: {problem}")
-        made = _undone(case, seed, changes_in(timed.number, len(parcels)), outputs)
-        wrong = self.run.confirm(kernel, case, made) if made else "it returned no outputs"
+        original = _undone(case, seed, changes_in(timed.number, len(parcels)), outputs)
+        wrong = self.run.confirm(kernel, case, original) if original else "it returned no outputs"
         if wrong is not None:
             reason = f"its outputs were right before it was timed, and wrong while it was: {wrong}"
             raise UnbelievedError("wrong", reason)
         return timed, besides
 
     def _hold_to_roofs(self, kernel: Kernel, case: Case, median_us: float) -> None:
-        """Raises UnbelievedError where the figure is past a roof."""
+        """Raise UnbelievedError if the figure exceeds a roof."""
         problem = past_belief(kernel, case, median_us, self.cache, self.roofs)
         if problem is not None:
             raise UnbelievedError("failed", problem)
 
     def _judged(
         self, kernel: Kernel, case: Case, parcel: Parcel, median_us: float, enqueue_us: float
-    ) -> Judged:
-        """Hold the median against judged passes. Raises UnbelievedError, TaskError."""
+    ) -> PassResult:
+        """Compare the median with judged passes. Raises UnbelievedError, TaskError."""
         try:
             return self.passes.confirm(kernel, case, parcel, median_us, enqueue_us)
         except WrongOutputsError as error:
@@ -244,18 +249,18 @@ class Bench:
             raise UnbelievedError("failed", str(error)) from error
 
     def _launches(self, kernel: Kernel, case: Case, parcel: Parcel) -> int | None:
-        """Kernels on the device; None where a call can't be captured."""
+        """Return the number of launches on the device; None: the call can't be captured."""
         if self.roofs.device == "cpu" or self.uncounted >= _MOST_UNCOUNTED:
             return None
         settings: Message = {"do": "launches"}
         try:
-            said, _ = self.workers.task(kernel, case, [parcel], TASK, settings, self.limit_s)
+            reply, _ = self.workers.task(kernel, case, [parcel], TASK, settings, self.limit_s)
         except TaskError:
-            self.workers.renew()  # what a capture leaves when it fails may fail the next call
+            self.workers.renew()  # the remains of a failed capture may fail the next call
             self.uncounted += 1
             return None
         self.uncounted = 0
-        count = said.get("launches")
+        count = reply.get("launches")
         return count if isinstance(count, int) and count > 0 else None
 
     def _figures(
@@ -263,10 +268,10 @@ class Bench:
         kernel: Kernel,
         case: Case,
         accuracy: AccuracyRow,
-        timed: _Timed,
-        spread: Spread,
+        timed: _WorkerSamples,
+        spread: SampleStatistics,
     ) -> BenchRow:
-        clocks = [each for each in timed.clocks_mhz if each is not None]
+        clocks = [clock for clock in timed.clocks_mhz if clock is not None]
         clock_mhz = statistics.median(clocks) if clocks else None
         cycles = [
             time_us * clock
@@ -311,10 +316,10 @@ class Bench:
         reason: str | None,
         accuracy: AccuracyRow | None = None,
     ) -> BenchRow:
-        told: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if accuracy is not None:
             ahead = self.first_calls.get((kernel.op.name, kernel.name, case.id()))
-            told = {
+            fields = {
                 "variant": accuracy.variant,
                 "accuracy": accuracy.status,
                 "worst_ratio": _worst_ratio(accuracy),
@@ -333,22 +338,23 @@ class Bench:
             weight=case.weight,
             gates=self.run.gates(kernel),
             reproduce=self.run.command("bench", kernel, case),
-            **told,
+            **fields,
         )
 
 
 def _undone(
     case: Case, seed: int, changes: Sequence[int], outputs: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The outputs with the signs put back that were changed in the inputs."""
-    for each in changes:
-        outputs = OPS[case.op].signs(case, seed + each).outputs(outputs)
+    """Return the outputs with the signs restored that were changed in the inputs."""
+    for change in changes:
+        outputs = OPS[case.op].signs(case, seed + change).outputs(outputs)
     return outputs
 
 
 def _worst_ratio(accuracy: AccuracyRow) -> float | None:
-    """The largest error over its bound."""
+    """Return the largest ratio of an error to its bound."""
     ratios = [
-        max(each.worst_deterministic, each.worst_probabilistic or 0.0) for each in accuracy.outputs
+        max(output.worst_deterministic, output.worst_probabilistic or 0.0)
+        for output in accuracy.outputs
     ]
     return max(ratios, default=None)

@@ -1,11 +1,11 @@
-"""The SMs' own clock: a kernel of one warp a program that notes where and when it ran.
+"""The SMs' own clock: a kernel of one warp a program that records its SM and its time.
 
     effective clock of an SM = cycles that its counter advanced / nanoseconds that the timer did
 
-between two stamps. NVML's clock lags and overstates under a power cap; this one is what the SMs
-did. The counter belongs to an SM, so stamps are paired by it; the timer is the GPU's, and its step
-(32 ns on Hopper) is why the stamps stand around the hold too, not around a short call alone. A
-stamp is outside of the events that time the call.
+between two stamps. NVML's clock lags and overstates under a power cap; this clock is the SMs' real
+one. The counter belongs to an SM, so stamps are paired by SM. The timer belongs to the GPU and has
+a step of 32 ns on Hopper, so the stamps enclose the hold too, not only a short call. A stamp is
+outside of the events that time the call.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import triton
 import triton.language as tl
 
 _COLUMNS = 3  # SM, cycles, nanoseconds
-_LEAST_NS = 2_000  # 60 steps of the timer: below, its step says more than the clock
+_LEAST_NS = 2_000  # 60 steps of the timer; in a shorter time its step matters too much
 
 Stamps = Mapping[int, tuple[int, int]]  # by SM: cycles, nanoseconds
 
 
 @triton.jit
 def _stamp_kernel(out_ptr):  # noqa: ANN001, ANN202  (a pointer, as Triton has it)
-    """Its SM, the SM's cycle counter and the GPU's nanoseconds."""
+    """Store the program's SM, the SM's cycle counter and the GPU's nanoseconds."""
     sm = tl.inline_asm_elementwise(
         "mov.u32 $0, %smid;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
     )
@@ -42,7 +42,7 @@ def _stamp_kernel(out_ptr):  # noqa: ANN001, ANN202  (a pointer, as Triton has i
 
 
 class Stamper:
-    """Two places for stamps, on a GPU, and a program for each of its SMs."""
+    """Memory for two stamps on a GPU, with one program for each of its SMs."""
 
     def __init__(self, device: torch.device) -> None:
         self.programs = int(torch.cuda.get_device_properties(device).multi_processor_count)
@@ -53,7 +53,7 @@ class Stamper:
         _stamp_kernel[(self.programs,)](self._out[place], num_warps=1)
 
     def clock_mhz(self) -> float | None:
-        """Between the two stamps, both of which have ended."""
+        """Return the clock between the two stamps in MHz, once both have ended."""
         before, after = self._out.tolist()
         return effective_mhz(_by_sm(before), _by_sm(after))
 
@@ -63,7 +63,7 @@ def _by_sm(rows: Iterable[Sequence[int]]) -> Stamps:
 
 
 def effective_mhz(before: Stamps, after: Stamps) -> float | None:
-    """The median over the SMs that were stamped both times; None where there is none."""
+    """Return the median over the SMs with two stamps, in MHz; None: there is no such SM."""
     clocks = []
     for sm in before.keys() & after.keys():
         cycles = after[sm][0] - before[sm][0]

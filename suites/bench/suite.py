@@ -1,4 +1,4 @@
-"""`bench`: what is timed, on what ground, and what a row without a figure means."""
+"""`bench`: its pairs, its measured device, and the meaning of rows without a figure."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from kernel_workbench.suites.sandbox.judge_side.worker_process import WorkersErr
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from kernel_workbench.suites.sandbox.orphans import end_children
 
-_QUICK = 0.2  # of a row's time
+_QUICK = 0.2  # share of a row's time
 
 
 class BenchSuite(Suite[BenchRow]):
-    """Every kernel that is right on every case that is timed."""
+    """Time every kernel on every timed case that it computes right."""
 
     name = "bench"
     takes = BenchOptions
@@ -49,7 +49,7 @@ class BenchSuite(Suite[BenchRow]):
                 "bench: torch sees no GPU here; run this on a machine with one, or with --device "
                 "cpu, which times PyTorch's own kernels on the CPU"
             )
-        # Inductor's own processes, a pool for each of ours that compiles, would only be in the way.
+        # Inductor would start a pool of processes in each of our own, which slows compiling down.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         self.counters = _counters(options, device)
         self.workers = self._new_workers()
@@ -58,7 +58,7 @@ class BenchSuite(Suite[BenchRow]):
         return Workers(
             self.device,
             self.sm,
-            strict=False,  # a kernel that is interpreted isn't timed
+            strict=False,  # interpreted kernels aren't timed
             files=kernel_files(self.options),
             tasks=(TASK,),
             time_limit_s=self.options.time_limit,
@@ -66,14 +66,16 @@ class BenchSuite(Suite[BenchRow]):
         )
 
     def plan(self) -> Sequence[Pair]:
-        """What pairs.py says."""
+        """Return the pairs (pairs.py)."""
         options = self.options
         with refusing(WorkersError):
             self.workers.prepare()
             kernels = selected_kernels(options, self.workers.kernels)
         pairs = planned_pairs(options, kernels, self.device, self.sm, self.workers.refusal)
         chosen = {(kernel.op.name, kernel.name) for kernel, _ in pairs}
-        self.kernels = tuple(each for each in kernels if (each.op.name, each.name) in chosen)
+        self.kernels = tuple(
+            kernel for kernel in kernels if (kernel.op.name, kernel.name) in chosen
+        )
         self.judge = Run(
             device=self.device,
             sm=self.sm,
@@ -96,9 +98,9 @@ class BenchSuite(Suite[BenchRow]):
         return self.options.row_time * (_QUICK if self.options.quick else 1)
 
     def begin(self) -> dict[str, Any]:
-        """Roofs and the flush, which are measured now."""
+        """Measure roofs and the flush."""
         options = self.options
-        print("bench: measuring what this device does of plain work", file=sys.stderr, flush=True)
+        print("bench: measuring this device's speed at simple work", file=sys.stderr, flush=True)
         ground = survey(self.device, self.machine)
         if options.cache == "cold" and not ground.probe.evicts:
             raise pytest.UsageError(
@@ -118,19 +120,19 @@ class BenchSuite(Suite[BenchRow]):
         )
         return {
             "protocol": BENCH_PROTOCOL,
-            "roofs": ground.told,
+            "roofs": ground.listed,
             "flush": ground.probe,
             "empty_call_us": ground.empty_call_us,
         }
 
     def refusal(self, kernel: Kernel, case: Case) -> str | None:
-        """What its domain says; on a CPU ours are interpreted."""
+        """Return the sentence of the kernel's domain; on a CPU, refuse ours as interpreted."""
         if self.device.type == "cpu" and kernel.origin == "ours":
             return INTERPRETED
         return self.judge.refusal(kernel, case)
 
     def refused(self, kernel: Kernel, case: Case, reason: str) -> Sequence[BenchRow]:
-        """One row."""
+        """Return one row."""
         return [self.bench.refused(kernel, case, reason)]
 
     def prepare(self, kept: Sequence[Pair]) -> None:
@@ -138,7 +140,7 @@ class BenchSuite(Suite[BenchRow]):
         self.bench.first_calls |= compile_ahead(kept, self.device, self._new_workers)
 
     def measure(self, kernel: Kernel, case: Case) -> Sequence[BenchRow]:
-        """Judge it, then time it; then count what one call does, where that was asked for."""
+        """Judge the kernel, then time it; then count one call, if requested."""
         row = self.bench.row(kernel, case)
         if self.counters is None or row.status != "timed":
             return [row]
@@ -146,26 +148,26 @@ class BenchSuite(Suite[BenchRow]):
         return [row.model_copy(update=counted)]
 
     def wrong(self, row: BenchRow) -> str | None:
-        """Why it has no figure, where it should have one."""
+        """Return a sentence if the row should have a figure and has none, else None."""
         return f"{row.status}: {row.reason}" if row.status in ("wrong", "failed") else None
 
     def counts(self, row: BenchRow) -> bool:
-        """Whether it has a figure."""
+        """Return True if the row has a figure."""
         return row.status == "timed"
 
     def close(self) -> None:
-        """End the workers, and what a candidate started, which might still write to the record."""
+        """End the workers, and processes of candidates that might still write to the record."""
         self.workers.close()
         end_children()
 
 
 def _counters(options: BenchOptions, device: torch.device) -> NsightCompute | None:
-    """What --ncu counts with. Raises UsageError where it can't."""
+    """Return the counter of --ncu, or None. Raises UsageError if it can't count."""
     if not options.ncu:
         return None
     if device.type == "cpu":
         raise pytest.UsageError(
-            "--ncu: it counts what a GPU does, and --device cpu has none; leave it out"
+            "--ncu: it counts events of a GPU, and --device cpu has none; leave it out"
         )
     program = cuda_program("ncu")
     if program is None:

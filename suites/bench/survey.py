@@ -1,4 +1,4 @@
-"""What a session finds of its device before it times a kernel: roofs, flush, the default clock."""
+"""Measure the device before a session times a kernel: roofs, flush, the default clock."""
 
 from __future__ import annotations
 
@@ -22,14 +22,18 @@ from kernel_workbench.suites.bench.roofs import (
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What rows stand on. told: the roofs for the record, measured and of the datasheet.
+    """The measured device.
 
-    empty_call_us: what a call that does nothing takes
-    flush_us: what a flush of the cache takes, one after the other; None on a CPU
+    roofs          limits that figures are compared with
+    listed         the roofs for the record, measured and from the datasheet
+    probe          the verdict on the flush
+    empty_call_us  time of an empty call, in microseconds
+    flush_us       time of a flush in a sequence of flushes, in microseconds; None on a CPU
+    default_clock_mhz  default clock of the SMs; None: unknown
     """
 
     roofs: Roofs
-    told: tuple[Roof, ...]
+    listed: tuple[Roof, ...]
     probe: FlushProbe
     empty_call_us: float
     flush_us: float | None
@@ -37,7 +41,7 @@ class Ground:
 
 
 def survey(device: torch.device, machine: Environment) -> Ground:
-    """Measure the device; its memory is given back."""
+    """Measure the device, and free its memory again."""
     on = device_of(device, "cold")
     probe = flush_probe(device, on)
     measured = tuple(measured_roofs(device, on))
@@ -55,6 +59,6 @@ def survey(device: torch.device, machine: Environment) -> Ground:
         clock_mhz = float(machine.default_sm_clock_mhz or driver_clock_mhz()) or None
         if machine.multiprocessors is not None and machine.power_limit_w is not None:
             peak = peak_of(machine.device_name, machine.multiprocessors, machine.power_limit_w)
-    told = measured if peak is None else (*measured, *datasheet_roofs(peak))
+    listed = measured if peak is None else (*measured, *datasheet_roofs(peak))
     roofs = Roofs(kind, cache_bytes, peak, measured)
-    return Ground(roofs, told, probe, empty_us, flushed_us, clock_mhz)
+    return Ground(roofs, listed, probe, empty_us, flushed_us, clock_mhz)

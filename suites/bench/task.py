@@ -1,8 +1,8 @@
-"""In a worker: time a kernel, call it in passes that the judge times, or count its launches.
+"""The worker's task: time a kernel, call it in passes that the judge times, or count its launches.
 
-The judge chooses the seed of the inputs' changes, and by `pick` which sample's outputs come back:
-the worker learns of it with each sample. A candidate in this process can learn it too, and all
-numbers that are returned are the worker's word. The judge checks them by passes (judged_pass.py).
+The judge chooses the seed of the inputs' changes, and by `pick` the sample whose outputs it gets:
+the worker learns of the choice with each sample. A candidate in this process can learn it too, and
+all returned numbers are claims. The judge checks them by passes (judged_pass.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kernel_workbench.suites.sandbox.shared_sets import OpenedSets
 
 Answer = tuple[dict[str, Any], dict[str, Tensor]]
 
-# Kept before a candidate is imported, which may replace them.
+# Bound before a candidate is imported, which may replace the originals.
 _now: Callable[[], float] = time.perf_counter
 _clone, _copy = torch.Tensor.clone, torch.Tensor.copy_
 _synchronize: Callable[[], None] = torch.cuda.synchronize
@@ -41,24 +41,24 @@ _KERNEL_NODE = 0  # CU_GRAPH_NODE_TYPE_KERNEL
 
 
 def is_kept(pick: str, number: int) -> bool:
-    """Whether sample `number`, from 0, replaces the one whose outputs are kept.
+    """Return True if the outputs of sample `number`, from 0, replace the stored ones.
 
-    With a probability of 1 / (number + 1), drawn from `pick`: however many samples there will be,
-    each is as likely to be the last one kept.
+    The probability is 1 / (number + 1), drawn from `pick`: after any number of samples, each sample
+    is equally likely to be the stored one.
     """
     digest = hashlib.sha256(f"{pick} {number}".encode()).digest()
     return int.from_bytes(digest[:8], "big") * (number + 1) < _DENOMINATOR
 
 
 def kept_of(pick: str, count: int) -> int:
-    """Which of `count` samples is kept in the end."""
+    """Return the index of the sample among `count` whose outputs are stored at the end."""
     return max(number for number in range(count) if is_kept(pick, number))
 
 
 def run_task(
     kernel: Kernel, case: Case, inputs: list[Inputs], device: torch.device, settings: dict[str, Any]
 ) -> Answer:
-    """Do what `settings["do"]` says: "time", "launches" or "first call"."""
+    """Do the work named by `settings["do"]`: "time", "launches" or "first call"."""
     todo: dict[str, Callable[[], Answer]] = {
         "time": lambda: _time(kernel, case, inputs, device, settings),
         "launches": lambda: _launches(kernel, inputs[0]),
@@ -73,9 +73,9 @@ def _time(
     on = device_of(device, settings["cache"])
     on.begin()
     if settings["cache"] == "warm":
-        inputs = inputs[:1]  # what the call before it left in the cache is what it reads
+        inputs = inputs[:1]  # each call reads data that the previous call left in the cache
     rotation = Rotation(case, inputs, settings["seed"], kernel.op.updates)
-    timed = _Timed(kernel, rotation, on, settings["pick"])
+    timed = _SampledCalls(kernel, rotation, on, settings["pick"])
     for _ in range(_WARM_UP):
         kernel.function(**inputs[0])
     on.wait()
@@ -84,34 +84,35 @@ def _time(
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     rule = Rule(settings["row_s"], settings["default_clock_mhz"], on.rest)
     move = timed.move if device.type == "cuda" and rotation.moves else None
-    gc.disable()  # a collection takes longer than a hold
+    gc.disable()  # a garbage collection takes longer than a hold
     try:
         collected = collect(timed.sample, rule, move=move)
     finally:
         gc.enable()
     samples = collected.samples
-    said = {
-        "times_us": [each.time_us for each in samples],
-        "clocks_mhz": [each.clock_mhz for each in samples],
+    reply = {
+        "times_us": [sample.time_us for sample in samples],
+        "clocks_mhz": [sample.clock_mhz for sample in samples],
         "placements": collected.placements,
-        "held": all(each.held for each in samples),
+        "held": all(sample.held for sample in samples),
         "throttled": collected.throttled,
         "stopped": collected.stopped,
         "kept": timed.kept,
         "number": timed.number,
-        "enqueue_us": statistics.median(each[0] for each in host),
-        "host_us": statistics.median(each[1] for each in host),
+        "enqueue_us": statistics.median(times[0] for times in host),
+        "host_us": statistics.median(times[1] for times in host),
         "peak_bytes": peak_bytes,
         "started_at": started_at,
         "clock_reason": on.clock_reason,
     }
-    return said, timed.outputs
+    return reply, timed.outputs
 
 
-class _Timed:
+class _SampledCalls:
     """Calls on rotating inputs, and the outputs of one sample.
 
-    kept: which sample that is; number: which call, of which a sample may take several.
+    kept    index of the stored sample
+    number  index of its call; a sample may take several calls
     """
 
     def __init__(self, kernel: Kernel, rotation: Rotation, on: Device, pick: str) -> None:
@@ -122,20 +123,20 @@ class _Timed:
         self._returned: object = None
 
     def sample(self) -> Sample:
-        """One sample, which may take several calls."""
-        made = self._on.sample(self._prepared)
+        """Take one sample, which may take several calls."""
+        sample = self._on.sample(self._prepared)
         if is_kept(self._pick, self._samples):
             returned = self._kernel.op.as_tuple(self._returned)
             assert isinstance(returned, tuple | list)
             named = zip(self._kernel.op.outputs, returned, strict=True)
-            self.outputs = {name: _clone(each) for name, each in named if each is not None}
+            self.outputs = {name: _clone(output) for name, output in named if output is not None}
             self.kept, self.number = self._samples, self._calls - 1
         self._returned = None
         self._samples += 1
-        return made
+        return sample
 
     def move(self) -> None:
-        """The inputs elsewhere in memory, and a call there, so that its own memory is at hand."""
+        """Move the inputs to other memory, and call the kernel there, so that it allocates."""
         self._rotation.move()
         self._kernel.function(**self._rotation.first)
         self._on.wait()
@@ -151,7 +152,7 @@ class _Timed:
 
 
 def _host_times(kernel: Kernel, inputs: list[Inputs], on: Device) -> list[tuple[float, float]]:
-    """Of calls with nothing else on the device."""
+    """Return host times of calls with nothing else on the device."""
 
     def call() -> object:
         return kernel.function(**inputs[0])
@@ -162,17 +163,17 @@ def _host_times(kernel: Kernel, inputs: list[Inputs], on: Device) -> list[tuple[
 
 
 def _peak_bytes(kernel: Kernel, inputs: Inputs, device: torch.device) -> int | None:
-    """Memory that a call takes at one time, inputs and outputs included; None on a CPU."""
+    """Return the peak memory of a call in bytes, with inputs and outputs; None on a CPU."""
     if device.type != "cuda":
         return None
-    tensors = [each for each in inputs.values() if isinstance(each, Tensor)]
-    storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
+    tensors = [value for value in inputs.values() if isinstance(value, Tensor)]
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors}
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     kernel.function(**inputs)
     torch.cuda.synchronize(device)
-    taken = torch.cuda.max_memory_allocated(device) - before
-    return int(taken + sum(each.nbytes() for each in storages.values()))
+    peak = torch.cuda.max_memory_allocated(device) - before
+    return int(peak + sum(storage.nbytes() for storage in storages.values()))
 
 
 def run_passes(
@@ -185,14 +186,14 @@ def run_passes(
     """Call the kernel in each order of sets that the judge sends, until it sends none.
 
     Outputs are copied to their places right after each call, and all of the device's work has ended
-    before the judge is answered: the judge's clock runs meanwhile.
+    before the reply: the judge's clock runs meanwhile.
 
     Args:
         kernel: the kernel.
         sets: the judge's inputs, which have other values in each order, and places for outputs.
         device: where the kernel runs.
         settings: `cache`, "cold" or "warm".
-        following: answers the judge, and returns its next message.
+        following: sends a reply to the judge, and returns its next message.
     """
     function, as_tuple, names = kernel.function, kernel.op.as_tuple, kernel.op.outputs
     places = [[place.get(name) for name in names] for place in sets.places]
@@ -223,7 +224,7 @@ def _nothing() -> None:
 
 
 def _first_call(kernel: Kernel, inputs: Inputs, device: torch.device) -> Answer:
-    """Seconds that it takes."""
+    """Return the seconds of a first call."""
     started = _now()
     kernel.function(**inputs)
     if device.type == "cuda":
@@ -232,7 +233,7 @@ def _first_call(kernel: Kernel, inputs: Inputs, device: torch.device) -> Answer:
 
 
 def _launches(kernel: Kernel, inputs: Inputs) -> Answer:
-    """Kernels on the device of one call, counted in a CUDA graph that it is captured to."""
+    """Count the kernels of one call in a CUDA graph that captures it."""
     kernel.function(**inputs)
     torch.cuda.synchronize()
     graph, stream = torch.cuda.CUDAGraph(keep_graph=True), torch.cuda.Stream()
@@ -247,7 +248,7 @@ def _launches(kernel: Kernel, inputs: Inputs) -> Answer:
 
 
 def _kernel_nodes(graph: int) -> int:
-    """Of a graph's nodes, by CUDA's driver."""
+    """Return the number of kernel nodes of a graph, by CUDA's driver."""
     driver, handle, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(graph), ctypes.c_size_t()
     driver.cuGraphGetNodes(handle, None, ctypes.byref(count))
     nodes = (ctypes.c_void_p * count.value)()

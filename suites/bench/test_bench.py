@@ -19,7 +19,7 @@ def test_kernel_is_timed(
     benchmark: BenchmarkFixture,
     request: pytest.FixtureRequest,
 ) -> None:
-    """A kernel that is right has a figure, which no roof and no clock of the suite's denies."""
+    """A right kernel gets a figure that no roof and no clock of the suite contradicts."""
     (row,) = workbench.measure(kernel, case, request)
     if row.status == "timed":
         (process,) = row.processes
@@ -31,7 +31,7 @@ def test_kernel_is_timed(
 
 
 def _figures(row: BenchRow) -> dict[str, object]:
-    """What a row has beside its samples, which the statistics are of."""
+    """Return a row's fields without its samples, which pytest-benchmark summarises."""
     return row.model_dump(
         exclude={"processes", "kind", "reason", "reproduce", "source", "weight"}, exclude_none=True
     )

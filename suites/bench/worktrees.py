@@ -1,7 +1,7 @@
-"""Another commit's tree, checked out beside this one, in the user's cache.
+"""Check out another commit's tree beside this one, in the user's cache.
 
-A tree is kept for the next run and is known by its commit. Of trees that no run is using the last
-few are kept, the others are removed, so that a cache doesn't grow with every commit compared.
+A tree is kept for the next run, by its commit. The last few unused trees are kept and the others
+removed, so that the cache doesn't grow with every compared commit.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _SHORT = 12
 
 
 class TreeError(Exception):
-    """A commit's tree can't be had; the message is one sentence for the user."""
+    """A commit's tree isn't available; the message is one sentence for the user."""
 
 
 def commit_of(root: Path, ref: str) -> str:
-    """The commit that `ref` names in the checkout at `root`. Raises TreeError."""
+    """Return the commit that `ref` names in the checkout at `root`. Raises TreeError."""
     if not (root / ".git").exists():
         raise TreeError(f"--against {ref}: {root} is no git checkout, so it has no other commits")
     try:
@@ -31,21 +31,21 @@ def commit_of(root: Path, ref: str) -> str:
             root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"
         )
     except TreeError as error:
-        told = f" ({error})" if str(error) else ""
+        detail = f" ({error})" if str(error) else ""
         raise TreeError(
-            f"--against {ref}: git knows no such commit here{told}; name a branch, a tag or a "
+            f"--against {ref}: git knows no such commit here{detail}; name a branch, a tag or a "
             "commit, or a kernel file that ends in .py"
         ) from error
 
 
 def is_dirty(root: Path) -> bool:
-    """Whether the checkout at `root` has changes that aren't committed."""
+    """Return True if the checkout at `root` has uncommitted changes."""
     return bool(_git(root, "status", "--porcelain"))
 
 
 @contextmanager
 def tree_of(root: Path, commit: str) -> Iterator[Path]:
-    """The tree of a commit of the checkout at `root`, whole while the context lasts.
+    """Yield the tree of a commit of the checkout at `root`; no other run removes it meanwhile.
 
     Raises TreeError.
     """
@@ -57,16 +57,16 @@ def tree_of(root: Path, commit: str) -> Iterator[Path]:
             _remove(root, path)
             _git(root, "worktree", "add", "--force", "--detach", str(path), commit)
         os.utime(path)
-        held = _lock(_lock_of(path), fcntl.LOCK_SH)
+        lock = _lock(_lock_of(path), fcntl.LOCK_SH)
         _forget(root, folder, path)
     try:
         yield path
     finally:
-        os.close(held)
+        os.close(lock)
 
 
 def _folder(root: Path) -> Path:
-    """A folder for the checkout's trees; two checkouts share none."""
+    """Return the folder of the checkout's trees; two checkouts share none."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     own = hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:_SHORT]
     folder = Path(cache) / "kernel-workbench" / "worktrees" / own
@@ -81,7 +81,7 @@ def _folder(root: Path) -> Path:
 
 
 def _is_whole(path: Path, commit: str) -> bool:
-    """Whether the tree is that commit's, as it was checked out."""
+    """Return True if the tree is an unchanged checkout of the commit."""
     try:
         return (
             (path / ".git").is_file()
@@ -93,17 +93,17 @@ def _is_whole(path: Path, commit: str) -> bool:
 
 
 def _forget(root: Path, folder: Path, current: Path) -> None:
-    """Remove trees that are neither among the last ones used nor in use."""
-    trees = [each for each in folder.iterdir() if each.is_dir() and each != current]
-    trees.sort(key=lambda each: each.stat().st_mtime, reverse=True)
-    for each in trees[_KEPT - 1 :]:
+    """Remove trees that are neither among the last used ones nor in use."""
+    trees = [tree for tree in folder.iterdir() if tree.is_dir() and tree != current]
+    trees.sort(key=lambda tree: tree.stat().st_mtime, reverse=True)
+    for tree in trees[_KEPT - 1 :]:
         try:
-            held = _lock(_lock_of(each), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = _lock(_lock_of(tree), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             continue
-        _remove(root, each)
-        _lock_of(each).unlink(missing_ok=True)
-        os.close(held)
+        _remove(root, tree)
+        _lock_of(tree).unlink(missing_ok=True)
+        os.close(lock)
 
 
 def _remove(root: Path, path: Path) -> None:
@@ -117,15 +117,15 @@ def _lock_of(path: Path) -> Path:
 
 @contextmanager
 def _locked(path: Path, how: int) -> Iterator[None]:
-    held = _lock(path, how)
+    lock = _lock(path, how)
     try:
         yield
     finally:
-        os.close(held)
+        os.close(lock)
 
 
 def _lock(path: Path, how: int) -> int:
-    """A descriptor that holds the lock until it is closed. Raises BlockingIOError."""
+    """Return a descriptor that keeps the lock until it is closed. Raises BlockingIOError."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(descriptor, how)
@@ -136,8 +136,8 @@ def _lock(path: Path, how: int) -> int:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    """What git prints. Raises TreeError with git's own last words."""
-    # A hook's variables would turn git to another repository.
+    """Return git's output. Raises TreeError with git's last line."""
+    # Variables of a git hook would select another repository.
     variables = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     try:
         done = subprocess.run(

@@ -1,5 +1,6 @@
-"""Code that isn't ours runs here, in processes of its own.
+"""Run code of users in processes of its own.
 
-`judge_side` asks and checks what comes back; `worker_side` is loaded beside the candidate; what
-lies in this folder itself is what travels between the two. Decision 0016 says why.
+The judge (`judge_side`) asks and checks the replies. `worker_side` is loaded beside the candidate.
+The files of this folder define the messages and tensors that travel between both sides. Decision
+0016 gives the reasons.
 """

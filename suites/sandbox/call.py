@@ -1,7 +1,7 @@
-"""What a candidate is asked for, and what a call of it leaves: the same wherever it is called.
+"""A call of a candidate: its settings, and the result that it leaves.
 
-`judge_side.workers.Workers` calls it in a process apart, `worker_side.in_process.InProcess` in this
-one, and both are asked alike: `refusal`, `declared`, `call`.
+`judge_side.workers.Workers` makes calls in another process, `worker_side.in_process.InProcess`
+makes them in this one. Both have the same methods: `refusal`, `declared`, `call`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from kernel_workbench.oracles.op import Case
 from kernel_workbench.reports.record import Rule
 
 Fill = Literal["nan", "sentinel"]
-"""What fresh memory holds during a call."""
+"""The value that fresh memory contains during a call."""
 Stub = Literal["silent", "raising", "scrambled", "handed"]
-"""What becomes of Triton launches: nothing, an error, or work on other numbers.
+"""How Triton launches are replaced: by nothing, by an error, or by work on other numbers.
 
-"handed": they are scrambled, and outputs are replaced by what launches were handed.
+"handed": launches work on other numbers, and the tensors that they received replace the outputs.
 """
 Then = Literal["call", "replay"]
 """What follows a call in the same memory, on other values: another call, or a CUDA graph's replay.
@@ -47,14 +47,23 @@ _FATAL = (
 
 
 def is_fatal(message: str) -> bool:
-    """Return whether the CUDA context of a process is dead after an error with this message."""
+    """Return True if an error with this message leaves the process without a usable CUDA context.
+
+    >>> is_fatal("CUDA error: an illegal memory access was encountered")
+    True
+    """
     return any(words in message for words in _FATAL)
 
 
 def held(value: float, dtype: torch.dtype) -> float:
-    """What memory of the dtype holds that is filled with it; fp8 ends before the sentinel.
+    """Return a fill value as the dtype stores it: fp8 cannot store the sentinel.
 
-    Whole numbers have neither: the smallest stands for NaN, the largest for the sentinel.
+    Args:
+        value: NaN or a number.
+        dtype: any dtype. A whole number's smallest stands for NaN, its largest for the sentinel.
+
+    Returns:
+        The value, or the lowest number of the dtype where the value is lower.
     """
     if dtype == torch.bool:
         return math.isnan(value)
@@ -66,17 +75,22 @@ def held(value: float, dtype: torch.dtype) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one call left: its outputs by name, or the rule it broke and a sentence about it.
+    """The result of one call: outputs by name, or the broken rule and a sentence about it.
 
-    fatal: the device can't be used again in the kernel's process. spent: no other kernel is to be
-    called in this process, of which something can't be set back. workspace_bytes: the most memory
-    that it took at one time beyond inputs and outputs, kept_bytes: what it left allocated beside
-    outputs, None where that isn't known. launches, operations: how many Triton kernels it
-    launched, and how many of PyTorch's operations it called, None where nobody counts.
-    configurations: the most that one of them may be tuned to, 0 where none is autotuned. asked:
-    it asked how many SMs there are, where it was to be told another number. printed: the first
-    lines that its process printed meanwhile. undefined: its loads with undefined lanes, which a
-    mask switched off, or which break a promise, as sentences name them.
+    outputs          the output tensors by name, empty if a rule is broken
+    seconds          the duration of the call
+    rule, reason     the broken rule and a sentence, or None
+    fatal            the process can't use the device any more
+    spent            the process must not call another kernel, because some state can't be restored
+    workspace_bytes  peak memory beyond inputs and outputs; None: not measured
+    kept_bytes       memory still allocated beside the outputs; None: not measured
+    launches         number of Triton launches; None: not counted
+    operations       number of PyTorch operations; None: not counted
+    configurations   the largest number of configurations of one autotuned kernel, or 0
+    asked            the kernel read the number of SMs, which `How.multiprocessors` had replaced
+    printed          the first lines that the process printed during the call
+    undefined        sentences that name loads with undefined lanes
+    replaced         names of outputs that the stub "handed" replaced
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
@@ -100,14 +114,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """What is special about a call; by default nothing.
+    """Special conditions of a call; the default has none.
 
-    stub           what becomes of its Triton launches
-    configuration  which of an autotuned kernel's configurations it takes
-    busy           another stream of the GPU is kept busy meanwhile
-    multiprocessors    how many SMs it is told that the device has
-    zeros          lanes that a load leaves undefined read 0, under the strict interpreter too
-    then           what follows on other values at the same addresses, and is what is judged
+    stub             how Triton launches are replaced
+    configuration    index of the configuration of an autotuned kernel
+    busy             keep another stream of the GPU busy during the call
+    multiprocessors  number of SMs that the kernel reads instead of the device's
+    zeros            lanes that a load leaves undefined read 0, also under the strict interpreter
+    then             what follows on other values at the same addresses, and is what is judged
     """
 
     stub: Stub | None = None
@@ -120,17 +134,19 @@ class How:
 
 PLAIN = How()
 NOT_CAPTURED = "not captured"  # no rule of a row: the call can't be made part of a CUDA graph
-NOT_INTERPRETED = "not interpreted"  # no rule of a row: the call says that it can't be made here
+NOT_INTERPRETED = "not interpreted"  # this call can't be made here; no row has this rule
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a kernel says of a case before it runs; problem: a sentence where saying it failed.
+    """A kernel's declarations about a case, before a call.
 
-    rule: the rule that the problem breaks.
-
-    configurations: those that it could take beside its own choice, `variant`. refusal: why its
-    domain doesn't hold the case; nothing else is said then.
+    variant          the name of the variant that the kernel chooses
+    workspace_bytes  the most bytes that a call may allocate
+    configurations   the other configurations that the kernel could choose
+    problem          a sentence if a declaration failed, and `rule`: the rule that this breaks
+    refusal          the sentence by which the kernel's domain rejects the case; then no other field
+                     is set
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -144,40 +160,47 @@ class Declared:
 
 
 def printed_by(calls: Iterable[Call]) -> tuple[str, ...]:
-    """What a kernel printed in the call that failed, else in the first in which it did."""
-    ordered = sorted(calls, key=lambda each: each.rule is None)
-    return next((each.printed for each in ordered if each.printed), ())
+    """Return the lines printed by the failed call, else by the first call that printed."""
+    ordered = sorted(calls, key=lambda call: call.rule is None)
+    return next((call.printed for call in ordered if call.printed), ())
 
 
 def declared(kernel: Kernel, case: Case, sm: int) -> Declared:
-    """What `kernel` says of `case`: the variant, the bytes that it may take, configurations.
+    """Return the variant, the workspace and the configurations that `kernel` declares for `case`.
 
-    Of a user's kernel to be asked in the worker alone.
+    This calls functions of the kernel: call it for a user's kernel in a worker only.
+
+    Args:
+        kernel: a kernel whose domain contains the case.
+        case: the case.
+        sm: the GPU generation, for example 90.
     """
     try:
         variant = None if kernel.variant is None else kernel.variant(case, sm)
         workspace = None if kernel.workspace is None else kernel.workspace(case)
-        others = () if kernel.configurations is None else kernel.configurations(case, sm)
+        configurations = () if kernel.configurations is None else kernel.configurations(case, sm)
     except Exception as error:  # noqa: BLE001  (a user's function, whatever it raises)
-        told = told_of(error, kernel).removeprefix("it ")
-        return Declared(problem=f"its variant, workspace or configurations {told}")
+        message = told_of(error, kernel).removeprefix("it ")
+        return Declared(problem=f"its variant, workspace or configurations {message}")
     for name, value, kind in (("variant", variant, str), ("workspace", workspace, int)):
         if value is not None and not isinstance(value, kind):
             got = type(value).__name__
             return Declared(problem=f"its {name} must be of type {kind.__name__}, got {got}")
-    problem = wrong_strings("configurations", others)
+    problem = wrong_strings("configurations", configurations)
     if problem is not None:
         return Declared(problem=f"its {problem}")
-    return Declared(variant, workspace, tuple(each for each in others if each != variant))
+    return Declared(
+        variant, workspace, tuple(choice for choice in configurations if choice != variant)
+    )
 
 
 def told_of(error: BaseException, kernel: Kernel) -> str:
-    """The error in one line, with the last line of the kernel's own file that it passed through."""
-    # What judges tensors alone reads this module, and does without triton.
+    """Return an error in one line, with the last line of the kernel's file in its traceback."""
+    # `kernel_workbench.testing` reads this module, and does without triton.
     from triton.runtime.errors import InterpreterError  # noqa: PLC0415
 
     while isinstance(error, InterpreterError) and error.__cause__ is not None:
-        error = error.__cause__  # what a line of a jit function raised; the rest repeats it
+        error = error.__cause__  # the error of a line in a jit function; the outer errors repeat it
     text = " ".join(str(error).split())
     frames = [
         frame

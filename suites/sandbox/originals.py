@@ -1,6 +1,7 @@
-"""The inputs of a case, drawn once; where a buffer is of gigabytes, drawn anew when they are read.
+"""The inputs of a case, drawn once.
 
-Of such a buffer the gaps are memory that nothing touched, or two of it are too many.
+Inputs with a buffer of gigabytes are drawn again at every read, because two copies may not fit into
+memory.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from kernel_workbench.oracles.op import Case, Inputs, Op
 
 
 class Originals:
-    """The inputs of one case on one device, which no candidate is ever given."""
+    """The inputs of one case on one device. No candidate receives these tensors."""
 
     def __init__(
         self, op: Op, case: Case, device: torch.device, drawn: Inputs | None = None
     ) -> None:
-        """Of the case's own inputs, or of those that were `drawn` for it, small ones."""
+        """Draw the case's inputs, or take `drawn` (small inputs) instead."""
         self._op, self._case = op, case
         drawn = op.inputs(case, device) if drawn is None else drawn
-        tensors = [each for each in drawn.values() if isinstance(each, Tensor)]
+        tensors = [value for value in drawn.values() if isinstance(value, Tensor)]
         self.device = tensors[0].device  # with its index
-        largest = max(each.untyped_storage().nbytes() for each in tensors)
+        largest = max(tensor.untyped_storage().nbytes() for tensor in tensors)
         self._kept = drawn if largest <= LARGEST_POISONED_BUFFER else None
 
     def read(self) -> Inputs:
-        """The inputs for oracle, bound and parcels, which change nothing."""
+        """Return the inputs, by name. The caller must not change them."""
         return self._op.inputs(self._case, self.device) if self._kept is None else self._kept

@@ -1,4 +1,4 @@
-"""What a process leaves behind becomes another's child, and ends with it."""
+"""Adopt and end the processes that a process leaves behind."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 1, 36, 37
 
 
 def adopt_orphans() -> None:
-    """Become the parent of whatever a child leaves behind."""
+    """Become the parent of every process that a child leaves behind."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @contextmanager
 def orphans_left_to_init() -> Iterator[None]:
-    """Adopt no orphan inside; those of a child that adopts them itself aren't orphans of ours."""
+    """Adopt no orphan within the context. A child that adopts orphans itself keeps doing so."""
     libc, adopts = ctypes.CDLL(None), ctypes.c_int()
     libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(adopts), 0, 0, 0)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
@@ -30,33 +30,38 @@ def orphans_left_to_init() -> Iterator[None]:
 
 
 def die_with_parent() -> None:
-    """Be killed when who started this process ends."""
+    """Ask Linux to kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def end_children(spared: frozenset[int] = frozenset()) -> None:
-    """Kill the children of this process, and theirs as they are adopted, until there are none."""
+    """Kill the children of this process, and the orphans that it adopts, until none is left.
+
+    Args:
+        spared: process ids that stay alive.
+    """
     while True:
         children = _children() - spared
         if not children:
             return
-        for each in children:
+        for pid in children:
             try:
-                os.kill(each, signal.SIGKILL)
-                os.waitpid(each, 0)
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
             except (ProcessLookupError, ChildProcessError):
                 continue
 
 
 def _children() -> set[int]:
+    """Return the process ids of this process's children."""
     own = str(os.getpid())
-    found = set()
-    for each in Path("/proc").iterdir():
-        if each.name.isdigit():
+    children = set()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
             try:
-                status = (each / "stat").read_text().rpartition(")")[2].split()
+                status = (folder / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
             if status[1] == own:
-                found.add(int(each.name))
-    return found
+                children.add(int(folder.name))
+    return children

@@ -1,18 +1,18 @@
-"""Inputs as bytes: packed by the judge, unpacked by a worker into memory of its own.
+"""Inputs as bytes: the judge packs them, and a worker unpacks them into memory of its own.
 
-They go through an arena: memory that the judge owns and a worker sees. The judge says where in it
-everything lies, and reads back as many bytes as an output must have, whatever the worker did with
-the rest. On a CPU it is an anonymous file in memory, mapped by both, whose size is sealed: a worker
-that cuts the file short would end whoever reads past the cut. On a GPU it is the judge's device
-memory, opened by the worker through an IPC handle of CUDA; where that isn't to be had, the
-anonymous file again.
+The bytes travel through an arena: memory that the judge owns and a worker maps. The judge chooses
+the position of everything in the arena, and reads exactly the bytes of each output, whatever the
+worker wrote elsewhere. On a CPU the arena is an anonymous file in memory that both processes map.
+The file's size is sealed, because a worker that shortened the file would end the process that reads
+past its end. On a GPU the arena is device memory of the judge, which the worker opens through an
+IPC handle of CUDA; if the driver doesn't support that, the anonymous file serves instead.
 
-A buffer goes whole, its poison and its place past a multiple of 256 bytes included, and comes back
-whole after the call, to be compared with what was sent. Of a buffer of gigabytes, whose gaps are
-memory that nothing touched, go the elements that its tensor reaches, one after the other.
+A buffer travels whole, with its poison and its distance from a multiple of 256 bytes. After the
+call the worker sends the whole buffer back, and the judge compares it with the original. The gaps
+of a buffer of gigabytes were never written, so only the elements of its tensor travel, in order.
 
-Between a host and a GPU all of them go in one copy, and come back in one: each copy waits for the
-GPU, which processes beside this one keep busy.
+All buffers travel between a host and a GPU in one copy, because each copy waits for the GPU, which
+other processes may keep busy.
 """
 
 from __future__ import annotations
@@ -33,27 +33,37 @@ from torch import Tensor
 from kernel_workbench.oracles.cases.layouts import LARGEST_POISONED_BUFFER
 from kernel_workbench.oracles.op import Inputs, Op, dtype_name
 
-_ALIGNMENT = 256  # bytes; what a layout's element offset is counted from
-_POISON = 255  # a byte of which NaN is made in every floating-point type
+_ALIGNMENT = 256  # bytes; a layout counts element offsets from a multiple of this
+_POISON = 255  # repeated, this byte is NaN in every floating-point type
 _WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
-"""Types to compare bytes by, the widest first."""
-_MOST_TOGETHER = 2**26  # bytes that go to a GPU, or come from there, in one copy
+"""Types that compare bytes, the widest first."""
+_MOST_TOGETHER = 2**26  # bytes that one copy moves to or from a GPU
 _LEAST = 2**24
-_MOST_KEPT = 2**30  # a larger one is given back once it isn't needed
+_MOST_KEPT = 2**30  # a larger arena is freed when a smaller one is enough
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class ArenaError(RuntimeError):
-    """The memory can't be opened in another process."""
+    """Another process can't open the memory."""
 
 
 def aligned(nbytes: int) -> int:
-    """`nbytes`, or the next multiple of 256."""
+    """Return `nbytes` rounded up to a multiple of 256.
+
+    >>> aligned(257)
+    512
+    """
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 class Arena:
-    """Some bytes on a device. spec: what a worker needs to open it, in JSON."""
+    """Bytes on a device that two processes share.
+
+    spec         the description in JSON from which a worker opens the arena
+    descriptor   the file descriptor of an arena in host memory, else -1
+    nbytes       size
+    device       device
+    """
 
     def __init__(self, memory: Tensor, spec: dict[str, Any], descriptor: int = -1) -> None:
         self._bytes, self.spec, self.descriptor = memory, spec, descriptor
@@ -61,15 +71,15 @@ class Arena:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What goes with the spec."""
+        """The file descriptors that a worker needs beside the spec."""
         return () if self.descriptor < 0 else (self.descriptor,)
 
     def at(self, offset: int, nbytes: int) -> Tensor:
-        """The bytes from `offset` on, uint8 [nbytes], in place."""
+        """Return a view of the bytes from `offset` on, uint8 [nbytes]."""
         return self._bytes[offset : offset + nbytes]
 
     def close(self) -> None:
-        """Give the memory back; what was read of it must have been copied."""
+        """Free the memory; the caller must have copied what it needs."""
         self._bytes = torch.empty(0, dtype=torch.uint8)
         if self.descriptor >= 0:
             os.close(self.descriptor)
@@ -77,7 +87,7 @@ class Arena:
 
 
 def _mapped(descriptor: int, nbytes: int) -> Tensor:
-    with warnings.catch_warnings(action="ignore"):  # of read-only memory, which this isn't
+    with warnings.catch_warnings(action="ignore"):  # about read-only memory
         return torch.frombuffer(mmap.mmap(descriptor, nbytes), dtype=torch.uint8)
 
 
@@ -94,7 +104,12 @@ def _from_text(value: object) -> object:
 
 
 def make_arena(nbytes: int, device: torch.device) -> Arena:
-    """Memory of the judge's, of at least so many bytes."""
+    """Return a new arena of the judge.
+
+    Args:
+        nbytes: the least size, in bytes.
+        device: where the memory is.
+    """
     room = max(_LEAST, 1 << (nbytes - 1).bit_length() if nbytes < _MOST_KEPT else nbytes)
     if device.type == "cuda":
         memory = torch.empty(room, dtype=torch.uint8, device=device)
@@ -108,9 +123,15 @@ def make_arena(nbytes: int, device: torch.device) -> Arena:
 
 
 def open_arena(spec: dict[str, Any], descriptors: tuple[int, ...]) -> Arena:
-    """In a worker: the judge's memory.
+    """Open the judge's arena in a worker.
 
-    Raises ArenaError where the GPU's driver doesn't share it, OutOfMemoryError where it is full.
+    Args:
+        spec: the arena's `spec`.
+        descriptors: the arena's `descriptors`.
+
+    Raises:
+        ArenaError: if the GPU's driver doesn't share memory.
+        torch.OutOfMemoryError: if the GPU has no memory left.
     """
     if spec["handle"] is None:
         (descriptor,) = descriptors
@@ -124,7 +145,7 @@ def open_arena(spec: dict[str, Any], descriptors: tuple[int, ...]) -> Arena:
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        if "out of memory" in str(error):  # of a context, which isn't the allocator's to say
+        if "out of memory" in str(error):  # CUDA couldn't create a context
             raise torch.OutOfMemoryError(str(error)) from error
         raise ArenaError(" ".join(str(error).split())[:200]) from error
     memory = torch.empty(0, dtype=torch.uint8, device=storage.device)
@@ -132,16 +153,24 @@ def open_arena(spec: dict[str, Any], descriptors: tuple[int, ...]) -> Arena:
 
 
 def fitting(arenas: dict[str, Arena], nbytes: int, device: torch.device, name: str) -> Arena:
-    """Return the arena of that name, or another one in its place where it doesn't fit.
+    """Return the arena with that name, or a new one in its place if its size doesn't fit.
 
-    An arena fits where it has room and isn't far too large. `arenas` never has one that is closed:
-    where there is no memory for another one it has none, and torch.OutOfMemoryError is raised.
+    An arena fits if it has room and isn't much too large. `arenas` never contains a closed arena.
+
+    Args:
+        arenas: the open arenas by name; a new arena is added.
+        nbytes: the bytes that the arena must have room for.
+        device: where a new arena is made.
+        name: the arena's name.
+
+    Raises:
+        torch.OutOfMemoryError: if there is no memory for a new arena.
     """
     arena = arenas.get(name)
     if arena is not None:
         if nbytes <= arena.nbytes <= max(_MOST_KEPT, nbytes):
             return arena
-        # Both at one time could be too much.
+        # Both at one time may not fit into memory.
         del arenas[name]
         arena.close()
     arenas[name] = make_arena(nbytes, device)
@@ -151,7 +180,11 @@ def fitting(arenas: dict[str, Arena], nbytes: int, device: torch.device, name: s
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor lies: buffer's number, then as torch counts, in elements of its dtype."""
+    """The position of a tensor.
+
+    buffer          index of the buffer
+    start, strides  in elements of the dtype, as torch counts
+    """
 
     buffer: int
     dtype: torch.dtype
@@ -160,16 +193,21 @@ class Place:
     start: int
 
     def seen_in(self, content: Tensor, *, whole: bool) -> Tensor:
-        """The tensor in its buffer's content, uint8; packed unless the content is whole."""
+        """Return the tensor as a view of its buffer's content.
+
+        Args:
+            content: the bytes of the buffer, uint8.
+            whole: the content is the whole buffer; otherwise it is the tensor's elements in order.
+        """
         typed = content.view(self.dtype)
         if not whole:
             return typed.view(self.shape)
-        start = int(typed.storage_offset()) + self.start  # which as_strided counts from the storage
+        start = int(typed.storage_offset()) + self.start  # as_strided counts from the storage
         return typed.as_strided(self.shape, self.strides, start)
 
     @property
     def message(self) -> dict[str, Any]:
-        """In JSON."""
+        """The place in JSON."""
         return {
             "buffer": self.buffer,
             "dtype": dtype_name(self.dtype),
@@ -180,7 +218,7 @@ class Place:
 
     @classmethod
     def of(cls, message: dict[str, Any]) -> Place:
-        """From JSON."""
+        """Return the place that a message describes."""
         return cls(
             message["buffer"],
             getattr(torch, message["dtype"]),
@@ -192,11 +230,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class _Buffer:
-    """What is sent of a buffer. room: its bytes, more than are sent where it isn't whole."""
+    """The part of a buffer that is sent.
 
-    start: int  # in the parcel's bytes, a multiple of 256
+    start   position in the parcel's bytes, a multiple of 256
+    nbytes  the bytes that are sent
+    lead    the buffer's distance from a multiple of 256 bytes
+    room    the size of the whole buffer
+    """
+
+    start: int
     nbytes: int
-    lead: int  # bytes past a multiple of 256
+    lead: int
     room: int
 
     @property
@@ -206,31 +250,38 @@ class _Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """The inputs of one call, as the judge keeps them: no worker can write here."""
+    """The inputs of one call in the judge's own memory: no worker can write there.
+
+    places   position of each tensor, by the argument's name
+    others   arguments that aren't tensors
+    buffers  the parts of `content`
+    content  the bytes of all buffers, uint8, on the arena's device
+    home     the device of the original inputs, where outputs are judged
+    """
 
     places: dict[str, Place]
-    others: Inputs  # arguments that aren't tensors
+    others: Inputs
     buffers: tuple[_Buffer, ...]
-    content: Tensor  # uint8: what is sent of all buffers, on the device of the arena
-    home: torch.device  # of the inputs that it was made of, where outputs go to be judged
+    content: Tensor
+    home: torch.device
 
     @classmethod
     def of(cls, inputs: Inputs, device: torch.device) -> Parcel:
-        """The bytes of `inputs`, copied to `device`."""
+        """Pack copies of `inputs` on `device`."""
         places: dict[str, Place] = {}
         buffers: list[_Buffer] = []
         sent: list[Callable[[], Tensor]] = []  # each buffer's bytes
-        known: dict[int, int] = {}  # by the storage's address: its number
+        numbers: dict[int, int] = {}  # buffer numbers by the storage's address
         size = 0
         for name, value in inputs.items():
             if not isinstance(value, Tensor):
                 continue
             storage = value.untyped_storage()
             whole = storage.nbytes() <= LARGEST_POISONED_BUFFER
-            number = known.get(storage.data_ptr()) if whole and storage.nbytes() else None
+            number = numbers.get(storage.data_ptr()) if whole and storage.nbytes() else None
             if number is None:
                 number = len(buffers)
-                known[storage.data_ptr()] = number
+                numbers[storage.data_ptr()] = number
                 nbytes = storage.nbytes() if whole else value.numel() * value.element_size()
                 lead = storage.data_ptr() % _ALIGNMENT
                 buffers.append(_Buffer(size, nbytes, lead, storage.nbytes()))
@@ -243,22 +294,22 @@ class Parcel:
                 tuple(value.stride()),
                 int(value.storage_offset()),
             )
-        others: Inputs = {
-            name: each for name, each in inputs.items() if not isinstance(each, Tensor)
+        scalars: Inputs = {
+            name: value for name, value in inputs.items() if not isinstance(value, Tensor)
         }
-        home = next(each.device for each in inputs.values() if isinstance(each, Tensor))
+        home = next(value.device for value in inputs.values() if isinstance(value, Tensor))
         content = torch.zeros(size, dtype=torch.uint8, device=device)
-        for each, made in zip(buffers, sent, strict=True):
-            _part(content, each).copy_(made())
-        return cls(places, others, tuple(buffers), content, home)
+        for buffer, content_of in zip(buffers, sent, strict=True):
+            _part(content, buffer).copy_(content_of())
+        return cls(places, scalars, tuple(buffers), content, home)
 
     @property
     def device(self) -> torch.device:
-        """Of the arena that it goes through."""
+        """The device of the arena."""
         return self.content.device
 
     def seen(self) -> Inputs:
-        """Its arguments, tensors in place."""
+        """Return the arguments, with tensors as views of the parcel."""
         seen: Inputs = dict(self.others)
         for name, place in self.places.items():
             buffer = self.buffers[place.buffer]
@@ -266,95 +317,100 @@ class Parcel:
         return seen
 
     def change(self, change: Callable[[Inputs], None]) -> None:
-        """Change its tensors in place."""
+        """Change the tensors in place by calling `change` with the arguments."""
         change(self.seen())
 
     @property
     def nbytes(self) -> int:
-        """What it takes in an arena."""
+        """The bytes that the parcel takes in an arena."""
         return self.content.numel()
 
     def to(self, device: torch.device) -> Parcel:
-        """The same, to go through an arena there."""
+        """Return a copy whose content is on another device."""
         return replace(self, content=self.content.to(device))
 
     def parts(self) -> list[Tensor]:
-        """Return what is sent of each buffer, uint8, in place."""
+        """Return the bytes of each buffer, uint8, as views."""
         return [_part(self.content, buffer) for buffer in self.buffers]
 
     def put(self, arena: Arena, at: int = 0) -> dict[str, Any]:
-        """Copy the bytes to `arena`, from `at` on; return what a worker has to know, in JSON."""
+        """Copy the bytes to `arena`, from `at` on.
+
+        Returns:
+            A message in JSON from which a worker unpacks the inputs.
+        """
         arena.at(at, self.nbytes).copy_(self.content)
         return {"at": at} | self.described()
 
     def described(self) -> dict[str, Any]:
-        """Describe buffers and arguments in JSON."""
+        """Return buffers and arguments in JSON."""
         buffers = [
-            {"bytes": each.nbytes, "lead": each.lead, "room": each.room} for each in self.buffers
+            {"bytes": buffer.nbytes, "lead": buffer.lead, "room": buffer.room}
+            for buffer in self.buffers
         ]
         others = {
-            name: {"tuple": each} if isinstance(each, tuple) else each
-            for name, each in self.others.items()
+            name: {"tuple": value} if isinstance(value, tuple) else value
+            for name, value in self.others.items()
         }
-        tensors = {name: each.message for name, each in self.places.items()}
+        tensors = {name: place.message for name, place in self.places.items()}
         return {"buffers": buffers, "tensors": tensors, "others": others}
 
     def differs(self, arena: Arena) -> str | None:
-        """The name of an input whose bytes, as they came back, aren't those that were sent."""
+        """Return the name of an input whose bytes came back changed, or None."""
         now = arena.at(0, self.nbytes)
         if torch.equal(now.view(torch.int64), self.content.view(torch.int64)):
             return None
-        for number, each in enumerate(self.buffers):
-            word = next(word for word in _WORDS if each.nbytes % word.itemsize == 0)
-            mine, back = (_part(whole, each).view(word) for whole in (self.content, now))
-            if not torch.equal(mine, back):
+        for number, buffer in enumerate(self.buffers):
+            word = next(word for word in _WORDS if buffer.nbytes % word.itemsize == 0)
+            mine, returned = (_part(whole, buffer).view(word) for whole in (self.content, now))
+            if not torch.equal(mine, returned):
                 return next(name for name, at in self.places.items() if at.buffer == number)
-        return None  # between two buffers, where nothing of a call's is
+        return None  # the change is between two buffers, in bytes that no input uses
 
     def changed(self, arena: Arena, op: Op) -> str | None:
-        """A sentence where a call of `op` wrote to what it must not; None where it didn't."""
+        """Return a sentence if a call of `op` wrote to memory that it must not change."""
         name = self.differs(arena)
         where = "around" if name in op.updates else "or around"
         return None if name is None else f"it wrote to memory {where} input {name}"
 
 
 class Unpacked:
-    """The inputs of one call, where it is made: in fresh memory on its device.
+    """The inputs of one call in a worker: in fresh memory on its device.
 
-    updates: by name, what the call may change: where it lies, whatever becomes of the argument, and
-    what it was.
+    arguments  the arguments by name
+    updates    by name: the memory of an argument that the call may change, and a copy of its values
     """
 
     def __init__(
         self, arena: Arena, message: dict[str, Any], updates: tuple[str, ...], device: torch.device
     ) -> None:
-        sizes = [each["bytes"] for each in message["buffers"]]
+        sizes = [buffer["bytes"] for buffer in message["buffers"]]
         self._sent = arena.at(message["at"], sum(map(aligned, sizes)))
         self._at_hand = _at_hand(self._sent, device)
-        places = {name: Place.of(each) for name, each in message["tensors"].items()}
-        self._returned: list[tuple[Tensor, Tensor]] = []  # a buffer, and where it goes back to
+        places = {name: Place.of(place) for name, place in message["tensors"].items()}
+        self._returned: list[tuple[Tensor, Tensor]] = []  # (buffer, its place)
         arguments: Inputs = {
-            name: tuple(each["tuple"]) if isinstance(each, dict) else each
-            for name, each in message["others"].items()
+            name: tuple(value["tuple"]) if isinstance(value, dict) else value
+            for name, value in message["others"].items()
         }
         offset = 0
-        for number, each in enumerate(message["buffers"]):
+        for number, sent in enumerate(message["buffers"]):
             mine = {name: place for name, place in places.items() if place.buffer == number}
-            home = self._at_hand[offset : offset + each["bytes"]]
-            buffer = _buffer(each["room"], each["lead"], device)
+            home = self._at_hand[offset : offset + sent["bytes"]]
+            buffer = _buffer(sent["room"], sent["lead"], device)
             for name, place in mine.items():
                 start = buffer.storage_offset() // place.dtype.itemsize + place.start
                 tensor = torch.empty(0, dtype=place.dtype, device=device)
                 tensor.set_(buffer.untyped_storage(), start, place.shape, place.strides)
                 arguments[name] = tensor
-                if each["bytes"] < each["room"]:
+                if sent["bytes"] < sent["room"]:
                     elements = home.view(place.dtype).view(place.shape)
                     _once(tensor, tensor).copy_(_once(elements, tensor))
                     self._returned.append((tensor, elements))
-            if each["bytes"] == each["room"]:
+            if sent["bytes"] == sent["room"]:
                 buffer.copy_(home)
                 self._returned.append((buffer, home))
-            offset += aligned(each["bytes"])
+            offset += aligned(sent["bytes"])
         self.device = torch.empty(0, device=device).device  # with its index
         self.arguments = {name: arguments[name] for name in (*places, *message["others"])}
         self.updates: dict[str, tuple[Tensor, Tensor]] = {}
@@ -365,7 +421,7 @@ class Unpacked:
 
     @property
     def nbytes(self) -> int:
-        """What the buffers take."""
+        """The bytes of the buffers."""
         return sum(now.untyped_storage().nbytes() for now, _ in self._returned)
 
     def take_values(self, other: Unpacked) -> None:
@@ -379,19 +435,19 @@ class Unpacked:
         self.updates = {name: (now, now.clone()) for name, (now, _) in self.updates.items()}
 
     def release(self) -> None:
-        """Let go of the buffers."""
+        """Free the buffers."""
         self._returned.clear()
         self._at_hand = self._sent
         self.arguments.clear()
         self.updates.clear()
 
     def restore(self) -> None:
-        """Undo what the call was to change."""
+        """Restore the arguments that the call was allowed to change."""
         for now, original in self.updates.values():
             now.copy_(original)
 
     def send_back(self) -> None:
-        """Copy every buffer, as it is now, to where it came from."""
+        """Copy the present content of every buffer to its place in the arena."""
         for now, home in self._returned:
             home.copy_(now)
         if self._at_hand is not self._sent:
@@ -399,23 +455,29 @@ class Unpacked:
 
 
 def lay_out(outputs: Mapping[str, Tensor], arena: Arena, offset: int) -> None:
-    """Copy the outputs into the arena, one after the other, each at a multiple of 256 bytes."""
+    """Copy the outputs into the arena in order, each at a multiple of 256 bytes.
+
+    Args:
+        outputs: the outputs by name.
+        arena: the arena.
+        offset: position of the first output, in bytes.
+    """
     if not outputs:
         return
-    size = sum(aligned(each.nbytes) for each in outputs.values())
+    size = sum(aligned(value.nbytes) for value in outputs.values())
     home = arena.at(offset, size)
     at_hand = _at_hand(home, next(iter(outputs.values())).device)
     start = 0
-    for each in outputs.values():
-        part = at_hand[start : start + each.nbytes]
-        part.view(each.dtype).view(each.shape).copy_(each)
-        start += aligned(each.nbytes)
+    for output in outputs.values():
+        part = at_hand[start : start + output.nbytes]
+        part.view(output.dtype).view(output.shape).copy_(output)
+        start += aligned(output.nbytes)
     if at_hand is not home:
         home.copy_(at_hand)
 
 
 def _at_hand(content: Tensor, device: torch.device) -> Tensor:
-    """`content`, or a copy on the device where it lies elsewhere and is small."""
+    """Return `content`, or a copy on the device if the content is small and on another device."""
     elsewhere = content.device.type != device.type
     return content.to(device) if elsewhere and content.numel() <= _MOST_TOGETHER else content
 
@@ -425,7 +487,7 @@ def _part(content: Tensor, buffer: _Buffer) -> Tensor:
 
 
 def _buffer(nbytes: int, lead: int, device: torch.device) -> Tensor:
-    """Fresh memory, uint8 [nbytes], `lead` bytes past a multiple of 256."""
+    """Return fresh memory, uint8 [nbytes], `lead` bytes past a multiple of 256."""
     room = torch.empty(nbytes + _ALIGNMENT, dtype=torch.uint8, device=device)
     start = (lead - room.data_ptr()) % _ALIGNMENT
     if nbytes <= LARGEST_POISONED_BUFFER:
@@ -434,12 +496,12 @@ def _buffer(nbytes: int, lead: int, device: torch.device) -> Tensor:
 
 
 def bits_of(tensor: Tensor) -> Tensor:
-    """The whole buffer that `tensor` lies in, uint8."""
+    """Return the whole buffer of `tensor`, uint8."""
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 
 def _once(elements: Tensor, like: Tensor) -> Tensor:
-    """`elements` without those that `like`, of the same shape, has at another one's place."""
+    """Return `elements` without the elements that share an address in `like`, of the same shape."""
     for axis, stride in enumerate(like.stride()):
         if stride == 0:
             elements = elements.narrow(axis, 0, min(1, elements.shape[axis]))
@@ -447,5 +509,5 @@ def _once(elements: Tensor, like: Tensor) -> Tensor:
 
 
 def _packed(tensor: Tensor) -> Tensor:
-    """The elements of `tensor` one after the other, uint8; where they lie so, in place."""
+    """Return the elements of `tensor` in order, uint8; a view if the tensor is contiguous."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)

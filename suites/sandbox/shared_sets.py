@@ -1,8 +1,8 @@
-"""Several sets of one case's inputs, and places for their outputs, in memory that the judge owns.
+"""Sets of one case's inputs, and places for outputs, in memory that the judge owns.
 
-A worker calls kernels on these inputs where they lie, and copies outputs to their places, so that
-the judge has them as soon as the worker says that it is done. All sets have one layout: a set's
-buffers, each as many bytes past a multiple of 256 as in the case, and then its outputs.
+A worker calls kernels on these inputs in place and copies the outputs to their places. So the judge
+has the outputs as soon as the worker replies. All sets have one layout: first the buffers of a set,
+with the case's distance from a multiple of 256 bytes, and then the outputs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from kernel_workbench.suites.sandbox.parcels import Arena, Parcel, Place, aligne
 
 @dataclass(frozen=True, slots=True)
 class SetLayout:
-    """Where a set's parts lie, in bytes from the start of the set.
+    """Positions of a set's parts, in bytes from the start of the set.
 
-    starts   of each buffer of the parcel
+    parcel   a parcel of inputs with this layout
+    starts   the start of each buffer of the parcel
     outputs  name, start and form of each output
-    nbytes   of a set, a multiple of 256
+    nbytes   size of a set, a multiple of 256
     """
 
     parcel: Parcel
@@ -34,7 +35,7 @@ class SetLayout:
 
     @classmethod
     def of(cls, parcel: Parcel, forms: Mapping[str, OutputForm]) -> SetLayout:
-        """The layout for inputs like those of the parcel. Its buffers must be whole."""
+        """Return the layout for inputs like the parcel's. The parcel must contain whole buffers."""
         starts, size = [], 0
         for buffer in parcel.buffers:
             assert buffer.whole
@@ -47,7 +48,7 @@ class SetLayout:
         return cls(parcel, tuple(starts), tuple(outputs), size)
 
     def message(self, count: int) -> dict[str, Any]:
-        """What a worker needs to find `count` sets, in JSON."""
+        """Return a message in JSON from which a worker opens `count` sets."""
         packed = self.parcel.described()
         outputs = [
             {"name": name, "start": start, "dtype": dtype_name(form.dtype), "shape": form.shape}
@@ -69,8 +70,8 @@ class SetLayout:
     def fill(self, arena: Arena, number: int, values: Parcel) -> None:
         """Copy the parcel's values to a set.
 
-        Its tensors may start elsewhere in their buffers than those of the layout, as far as the
-        buffers' addresses differ from a multiple of 256.
+        The parcel's tensors may start elsewhere in their buffers than the layout's tensors, because
+        the addresses of the buffers differ from a multiple of 256 by other amounts.
         """
         moved = {}
         for name, place in values.places.items():
@@ -93,14 +94,14 @@ class SetLayout:
 
 @dataclass(frozen=True, slots=True)
 class OpenedSets:
-    """The sets as a worker sees them: arguments of a call, and where its outputs go, by name."""
+    """The sets in a worker: the arguments of each set, and the places of its outputs, by name."""
 
     inputs: tuple[Inputs, ...]
     places: tuple[dict[str, Tensor], ...]
 
     @classmethod
     def of(cls, arena: Arena, message: dict[str, Any]) -> OpenedSets:
-        """Views of the arena's bytes, for what `SetLayout.message` says."""
+        """Return views of the arena's bytes, as `SetLayout.message` describes them."""
         tensors = {name: Place.of(value) for name, value in message["tensors"].items()}
         others: Inputs = {
             name: tuple(value["tuple"]) if isinstance(value, dict) else value

@@ -1,8 +1,8 @@
-"""What the judge and a worker say to each other: JSON, a line each, over a socket.
+"""Messages between the judge and a worker: one line of JSON each, over a socket.
 
-Nothing here is ever unpickled, on either side: a candidate lives in the worker, and what a worker
-sends must not be able to run anything in the judge. Tensors go as raw bytes through memory that the
-judge owns (`parcels.py`); a line says only where they lie.
+Neither side ever unpickles data: a candidate lives in the worker, and a worker's message must not
+be able to run code in the judge. Tensors travel as raw bytes through memory that the judge owns
+(`parcels.py`); a message only gives their positions.
 """
 
 from __future__ import annotations
@@ -19,22 +19,27 @@ import torch
 
 from kernel_workbench.oracles.op import Case, Layout, TensorLayout, dtype_name
 
-_LONGEST_LINE = 2**26  # bytes; what refuses two hundred thousand pairs with a sentence each
+_LONGEST_LINE = 2**26  # bytes; enough to refuse 200,000 pairs with a sentence for each pair
 _CHUNK = 2**16
 
 Message = dict[str, Any]
 
 
 class ClosedError(ConnectionError):
-    """The other side is gone, or sends what is no line of JSON."""
+    """The other side is gone, or sent something that is not a line of JSON."""
 
 
 class LateError(TimeoutError):
-    """The other side hasn't answered in time."""
+    """The other side didn't answer in time."""
 
 
-class Line:
-    """One end of the socket."""
+class Channel:
+    """One end of the socket.
+
+    >>> line.send({"do": "ask", "id": 1})
+    >>> line.receive(wait_s=10.0)
+    {'id': 1, 'answers': []}
+    """
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
@@ -52,16 +57,24 @@ class Line:
             raise ClosedError(str(error)) from error
 
     def receive(self, wait_s: float | None = None) -> Message:
-        """The next message. Raises LateError after `wait_s` seconds, ClosedError at the end."""
+        """Return the next message.
+
+        Args:
+            wait_s: seconds to wait; None: without a limit.
+
+        Raises:
+            LateError: if no message arrives in time.
+            ClosedError: if the other side is gone.
+        """
         message, _ = self.receive_with_descriptors(wait_s, 0)
         return message
 
     def receive_with_descriptors(
         self, wait_s: float | None, most: int
     ) -> tuple[Message, tuple[int, ...]]:
-        """The next message, and the file descriptors that came with it."""
+        """Return the next message, and at most `most` file descriptors that came with it."""
         deadline = None if wait_s is None else time.monotonic() + wait_s
-        found: list[int] = []
+        received: list[int] = []
         while b"\n" not in self._buffer:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not select.select([self.socket], [], [], left)[0]:
@@ -69,7 +82,7 @@ class Line:
             try:
                 if most:
                     data, descriptors, _, _ = socket.recv_fds(self.socket, _CHUNK, most)
-                    found += descriptors
+                    received += descriptors
                 else:
                     data = self.socket.recv(_CHUNK)
             except OSError as error:
@@ -85,15 +98,15 @@ class Line:
             raise ClosedError from error
         if not isinstance(message, dict):
             raise ClosedError
-        return message, tuple(found)
+        return message, tuple(received)
 
     def close(self) -> None:
-        """Close this end; the other one meets ClosedError."""
+        """Close this end; the other end then raises ClosedError."""
         self.socket.close()
 
 
 def spelled(case: Case) -> dict[str, Any]:
-    """The case as JSON has it."""
+    """Return the case in JSON."""
     return asdict(case) | {
         "dtype": dtype_name(case.dtype),
         "weight_dtype": dtype_name(case.weight_dtype),
@@ -102,9 +115,9 @@ def spelled(case: Case) -> dict[str, Any]:
 
 
 def case_of(spelling: dict[str, Any]) -> Case:
-    """The case that was spelled so."""
+    """Return the case of a spelling by `spelled`."""
     layout = spelling["layout"]
-    tensors = tuple((name, TensorLayout(**each)) for name, each in layout["tensors"])
+    tensors = tuple((name, TensorLayout(**tensor)) for name, tensor in layout["tensors"])
     return Case(
         **spelling
         | {

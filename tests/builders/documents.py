@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import io
+
+from rich.console import Console
+
 from kernel_workbench.reports.document.markdown import render_markdown
 from kernel_workbench.reports.document.model import Cell, Document, ReportPart, Table
 from kernel_workbench.reports.record import Record
-from kernel_workbench.reports.report import part_of
+from kernel_workbench.reports.report import part_of, print_report
+
+
+def terminal(
+    record: Record,
+    width: int = 120,
+    *,
+    details: bool = True,
+    colour: bool = False,
+    baseline: str | None = None,
+) -> str:
+    """Return what a terminal of `width` columns is sent."""
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=colour, no_color=not colour)
+    print_report(record, console, details=details, baseline=baseline)
+    return file.getvalue()
 
 
 def markdown_of(record: Record) -> str:

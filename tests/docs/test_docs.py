@@ -23,6 +23,7 @@ from kernel_workbench.kernels.registry import all_kernels, load_file
 from kernel_workbench.reports.record import Row, RunEnd, RunHeader
 from kernel_workbench.reports.record.row_field import fields_of, unit_of
 from kernel_workbench.suites.run.options import check
+from studies import any_op
 from tests import ROOT
 from tests.builders.commands import Running
 from tests.docs import option_reference, record_reference, speed_picture
@@ -77,6 +78,8 @@ _NOT_RUN = {
     "nox -f ../kernel-workbench/noxfile.py --no-venv -s accuracy -- --kernels=mine.py": "likewise",
     "nox -s accuracy -- --definition rmsnorm_h64.json --workloads rmsnorm_h64.jsonl "
     "--kernels=mine.py": "tests/suites/accuracy/test_own_ops.py does",
+    "nox -s accuracy -- --device cpu --problem level1/23_Softmax.py "
+    "--kernels=mine.py": "tests/suites/accuracy/test_any_ops.py has a problem of its own",
     "nox -s search -- --kernels=mine.py": _MINUTES,
     "nox -s search -- --kernels=mine.py --resume=FOUND.jsonl": _MINUTES,
     "nox -s accuracy -- --kernels=mine.py --cases=FOUND.jsonl": "tests/suites/search does",
@@ -286,6 +289,12 @@ def test_page_of_options_is_what_sessions_take() -> None:
     """`python -m tests.docs.option_reference --write` has been run on it since."""
     page = (ROOT / "docs" / "reference" / "options.md").read_text(encoding="utf-8")
     assert page == option_reference.text()
+
+
+def test_page_of_any_op_lists_what_is_read() -> None:
+    """`python -m studies.any_op --write docs/reference/any-op.md` has been run on it since."""
+    page = (ROOT / "docs" / "reference" / "any-op.md").read_text(encoding="utf-8")
+    assert any_op.operations_text() in page
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 
 from kernel_workbench.kernels.attention import attention_with_lse
 from kernel_workbench.kernels.attention.forward import flash
-from kernel_workbench.kernels.attention.problem import Problem
+from kernel_workbench.kernels.attention.problem import AttentionCall
 from kernel_workbench.kernels.attention.split_keys import few_queries, serves, split_keys, splits_of
 from kernel_workbench.kernels.registry import choose
 from kernel_workbench.oracles import OPS
@@ -58,7 +58,7 @@ def test_call_gets_the_kernel_that_its_case_gets() -> None:
         inputs = _FORWARD.inputs(case, torch.device("cpu"))
         q, k, v = inputs.pop("q"), inputs.pop("k"), inputs.pop("v")
         expected = choose(_FORWARD, case, 90).name.startswith("split_keys")
-        assert serves(Problem.of(q, k, v, Options(**inputs))) == expected, case.id()  # type: ignore[arg-type]
+        assert serves(AttentionCall.of(q, k, v, Options(**inputs))) == expected, case.id()  # type: ignore[arg-type]
         agreed[expected] += 1
     assert min(agreed.values()) > 50
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernel_workbench.kernels.attention.delta import delta
-from kernel_workbench.kernels.attention.problem import Problem, vector_elements
+from kernel_workbench.kernels.attention.problem import AttentionCall, vector_elements
 from kernel_workbench.kernels.attention.registration import need_of_call, need_of_case
 from kernel_workbench.kernels.attention.tile_model import Pass
 from kernel_workbench.kernels.attention.variants import (
@@ -114,7 +114,7 @@ def test_case_and_call_need_the_same_variant(op: str) -> None:
         tensors = [inputs[name] for name in ("do", "q", "k", "v", "out") if name in inputs]
         known = {"do", "q", "k", "v", "out", "lse"}
         given = {name: value for name, value in inputs.items() if name not in known}
-        problem = Problem.of(q, k, v, Options(**given))  # type: ignore[arg-type]
+        problem = AttentionCall.of(q, k, v, Options(**given))  # type: ignore[arg-type]
         need = need_of_call(problem, 90, vector_elements(*tensors), tf32=False)  # type: ignore[arg-type]
         assert need == need_of_case(case, 90, tf32=False), case.id()
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kernel_workbench.kernels.baselines import attention_flex
-from kernel_workbench.kernels.baselines.attention_call import Mask, reduced_like
+from kernel_workbench.kernels.baselines.attention_call import KeyMask, reduced_like
 from kernel_workbench.kernels.registry import Kernel, all_kernels
 from kernel_workbench.oracles import ATTENTION_FORWARD, OPS
 from kernel_workbench.oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS
@@ -200,7 +200,7 @@ def test_mask_allows_what_the_contract_does(
 ) -> None:
     """Pair by pair, and row by row, against the contract's inequalities."""
     s_q, s_kv = lengths
-    mask = Mask(causal=causal, window=window, corner=corner)
+    mask = KeyMask(causal=causal, window=window, corner=corner)
     shift = s_kv - s_q if corner == "bottom_right" else 0
     left, right = window or (None, None)
     pairs = mask.pairs(s_q, s_kv, CPU)

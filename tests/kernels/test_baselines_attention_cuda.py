@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernel_workbench.kernels.baselines import attention_efficient
-from kernel_workbench.kernels.baselines.attention_call import Mask, packed
+from kernel_workbench.kernels.baselines.attention_call import KeyMask, packed
 from kernel_workbench.kernels.registry import Kernel, all_kernels
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
@@ -229,7 +229,7 @@ def test_peer_of_attention_comes_after_ours(op: str) -> None:
 
 def test_row_without_keys_is_marked_by_its_mask_alone() -> None:
     """lse 0 of a query that has keys stays 0: no value tells the two apart."""
-    mask = Mask(causal=True, corner="bottom_right")
+    mask = KeyMask(causal=True, corner="bottom_right")
     lse = torch.zeros(1, 2, 5)
     attention_efficient._forbid_rows_without_keys(lse, mask, 3)
     assert lse[0, 0].tolist() == [-math.inf, -math.inf, 0.0, 0.0, 0.0]

@@ -146,7 +146,7 @@ def test_row_of_two_blocks_is_right_with_every_option(
         inputs = LAYER_NORM_BACKWARD.inputs(case, device)
         truth = LAYER_NORM_BACKWARD.oracle(case, inputs)
         bounds = LAYER_NORM_BACKWARD.bound(case, inputs, truth, PLAIN)
-        tile = row_persistent.Tile(rows, 4, 1, 2, blocks=2)
+        tile = row_persistent.RowTile(rows, 4, 1, 2, blocks=2)
         got = _KERNELS["row_persistent"](**inputs, aligned=aligned, tile=tile)
         for (name, exact), mine in zip(truth.items(), got, strict=True):
             assert (mine is None) == (exact is None)

@@ -46,14 +46,14 @@ _WRONG = {
     ),
     "no dtype": (
         f"{_NORM}, Domain(dtypes=())",
-        "Domain: dtypes is empty, so that the kernel serves no case; write (torch.float16,)",
+        "Domain: dtypes is empty, so the kernel serves no case; write (torch.float16,)",
     ),
-    "no dtype in a list": (f"{_NORM}, Domain(dtypes=[])", "dtypes is empty, so that the kernel"),
+    "no dtype in a list": (f"{_NORM}, Domain(dtypes=[])", "dtypes is empty, so the kernel"),
     "no dtype of weights": (
         f"{_NORM}, Domain(dtypes=(F16,), weight_dtypes=())",
-        "weight_dtypes is empty, so that the kernel serves no case; write (torch.float32,), or",
+        "weight_dtypes is empty, so the kernel serves no case; write (torch.float32,), or",
     ),
-    "no device": (f"{_NORM}, Domain(dtypes=(F16,), devices=())", "devices is empty, so that the"),
+    "no device": (f"{_NORM}, Domain(dtypes=(F16,), devices=())", "devices is empty, so the"),
     "one string for dtypes": (
         f"{_NORM}, Domain(dtypes='bf16')",
         "Domain: dtypes has 'bf16'; did you mean torch.bfloat16?",
@@ -86,11 +86,11 @@ _WRONG = {
     "since as a number": (f"{_NORM}, Domain(dtypes=(F16,), since=80)", "since is 80; write a dict"),
     "size of another op": (
         f"{_NORM}, Domain(dtypes=(F16,), sizes={{'s_q': (1, 64)}})",
-        "its domain speaks of s_q, and layer_norm_backward has no such size; there are m, n",
+        "its domain names s_q, and layer_norm_backward has no such size; there are m, n",
     ),
     "size that is misspelt": (
         "ATTENTION_FORWARD, Domain(dtypes=(F16,), sizes={'s_k': (1, 64)})",
-        "its domain speaks of s_k, and attention_forward has no such size; did you mean s_kv?",
+        "its domain names s_k, and attention_forward has no such size; did you mean s_kv?",
     ),
     "size the wrong way round": (
         f"{_NORM}, Domain(dtypes=(F16,), sizes={{'n': (64, 1)}})",
@@ -104,7 +104,7 @@ _WRONG = {
     "sizes as a list": (f"{_NORM}, Domain(dtypes=(F16,), sizes=['n'])", "write a dict, as {'n': ("),
     "relation of another op's sizes": (
         f"{_NORM}, Domain(dtypes=(F16,), relations=('s_kv >= n',))",
-        "its domain speaks of s_kv, and layer_norm_backward has no such size",
+        "its domain names s_kv, and layer_norm_backward has no such size",
     ),
     "relation that is none": (
         f"{_NORM}, Domain(dtypes=(F16,), relations=('m = n',))",

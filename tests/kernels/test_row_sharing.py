@@ -117,7 +117,7 @@ def test_owners_agree_with_one_owner(n: int, device: torch.device) -> None:
     inputs = LAYER_NORM_BACKWARD.inputs(_case(19, n), device)
     shared = _SHARED(**inputs, aligned=False)
     block = 1 << (n - 1).bit_length()
-    alone = row_sharing.Cut(1, block, 4, 1, 255)
+    alone = row_sharing.RowSharingCut(1, block, 4, 1, 255)
     for many, one in zip(shared, _SHARED(**inputs, aligned=False, cut=alone), strict=True):
         assert many is not None
         assert one is not None

@@ -13,8 +13,8 @@ from kernel_workbench.kernels.attention.registration import SM
 from kernel_workbench.kernels.attention.tile_model import (
     GENERATIONS,
     Generation,
+    KernelTile,
     Pass,
-    Tile,
     cycles,
     fits,
     generation_of,
@@ -81,10 +81,10 @@ def test_what_is_ranked_fits_and_spills_nothing_that_is_foreseen(generation: Gen
 def test_tile_that_cannot_be_had_is_not_ranked() -> None:
     """Shared memory, registers and tensor memory each refuse one."""
     hopper, blackwell = generation_of(90), generation_of(100)
-    refused: tuple[tuple[Pass, Tile, Generation], ...] = (
-        ("fwd", Tile(128, 128, 8, 4), hopper),  # 288 KiB
-        ("fwd", Tile(128, 128, 4, 2), hopper),  # 128 sums and 128 scores a thread
-        ("dkdv", Tile(128, 128, 8, 1), blackwell),  # 576 columns of 512
+    refused: tuple[tuple[Pass, KernelTile, Generation], ...] = (
+        ("fwd", KernelTile(128, 128, 8, 4), hopper),  # 288 KiB
+        ("fwd", KernelTile(128, 128, 4, 2), hopper),  # 128 sums and 128 scores a thread
+        ("dkdv", KernelTile(128, 128, 8, 1), blackwell),  # 576 columns of 512
     )
     for kind, tile, generation in refused:
         assert cycles(kind, "f16", 128, tile, generation) == math.inf

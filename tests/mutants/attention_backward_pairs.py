@@ -21,6 +21,23 @@ _DO = "do_ptr, stride_gb, stride_gm, stride_gh,"
 
 MUTANTS = (
     _two_pass(
+        "dropout_of_a_group_in_a_window",
+        (47,),
+        "in a window that ends to the left a group's heads drop the pairs of its first one",
+        (
+            (
+                "b1-h_q4-h_kv2-s_q33-s_kv35-d40-d_v40-window_left7-float16-contiguous-dropout-gqa-"
+                "window"
+            ),
+        ),
+        ERROR,
+        Edit(
+            _KERNEL,
+            "number * h_q + head.to(tl.int32))",
+            "number * h_q + tl.where(left < 1073741824, head // group * group, head).to(tl.int32))",
+        ),
+    ),
+    _two_pass(
         "softcap_slope_of_large_scores",
         (),
         "the softcap's slope is 1 / cosh^2 by exponentials, inf / inf where scores are large",

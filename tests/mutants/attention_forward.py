@@ -191,8 +191,9 @@ MUTANTS = (
         ERROR,
         Edit(
             _KERNEL,
-            "    scores = Scores(",
-            "    q = (q.to(tl.float32) * scale).to(q_ptr.dtype.element_ty)\n    scores = Scores(",
+            "    scores = HeadScores(",
+            "    q = (q.to(tl.float32) * scale).to(q_ptr.dtype.element_ty)\n"
+            "    scores = HeadScores(",
         ),
         Edit(_KERNEL, "    x *= options.scale\n", ""),
     ),

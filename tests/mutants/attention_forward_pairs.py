@@ -28,6 +28,37 @@ _FULL_HIGH = "    full_high = tl.maximum(0, tl.minimum(s_kv, start_m + shift + r
 
 MUTANTS = (
     _flash(
+        "softcap_from_the_other_corner",
+        (13,),
+        "under a softcap ALiBi's distance forgets s_kv - s_q",
+        (
+            (
+                "b1-h_q1-h_kv1-s_q37-s_kv70-d64-d_v64-bfloat16-contiguous-alibi-bottom_right-causal-"
+                "softcap"
+            ),
+        ),
+        ERROR,
+        Edit(
+            _SCORES,
+            "tl.abs(offs_m + shift - offs_n)",
+            "tl.abs(offs_m + (0 if options.SOFTCAP else shift) - offs_n)",
+        ),
+    ),
+    _flash(
+        "bias_of_another_batch_beside_a_sink",
+        (),
+        "with a sink the third batch has the first one's bias",
+        ("b3-h_q1-h_kv1-s_q33-s_kv35-d111-d_v111-float16-contiguous-bias-bias_over_queries-sink",),
+        ERROR,
+        Edit(
+            _KERNEL,
+            "    bias_offset, slope = terms_of(options, batch, head)\n    scores = Scores(options, "
+            "bias_offset, slope, batch_head)",
+            "    bias_offset, slope = terms_of(options, batch if sink_ptr is None else batch % 2, "
+            "head)\n    scores = Scores(options, bias_offset, slope, batch_head)",
+        ),
+    ),
+    _flash(
         "corner_of_masks_alone",
         (13,),
         "ALiBi's distance forgets s_kv - s_q where there is neither a causal mask nor a window",
@@ -140,10 +171,10 @@ MUTANTS = (
         (*ERROR, *NAN, *ACCESS),
         Edit(
             _KERNEL,
-            f"    scores = Scores(options, bias_offset, slope, batch_head)\n{_TILES}\n",
+            f"    scores = HeadScores(options, bias_offset, slope, batch_head)\n{_TILES}\n",
             f"{_TILES}\n"
             "    bias_offset += tiles.low.to(tl.int64) * BLOCK_N * stride_bn\n"
-            "    scores = Scores(options, bias_offset, slope, batch_head)\n",
+            "    scores = HeadScores(options, bias_offset, slope, batch_head)\n",
         ),
     ),
     _flash(
@@ -251,9 +282,9 @@ MUTANTS = (
         ERROR,
         Edit(
             _WIDE,
-            "    scores = Scores(options, bias_offset, slope, batch_head)\n"
+            "    scores = HeadScores(options, bias_offset, slope, batch_head)\n"
             "    mask = mask_of(s_q, s_kv, left, right, bottom_right)\n",
-            "    scores = Scores(options, bias_offset, slope, batch_head)\n"
+            "    scores = HeadScores(options, bias_offset, slope, batch_head)\n"
             "    mask = mask_of(s_q, s_kv, left, right, bottom_right * 0)\n",
         ),
     ),

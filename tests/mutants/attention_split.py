@@ -62,7 +62,7 @@ MUTANTS = (
         "the mask counts the rows of a tile, which are query heads too, as if each were a query",
         (fp16(at.DECODING_CORNER), bf16(at.DECODING_CAUSAL)),
         (*ERROR, *NAN),
-        Edit(_KERNELS, "mask, offs_m, Tiles(", "mask, rows, Tiles("),
+        Edit(_KERNELS, "mask, offs_m, WalkTiles(", "mask, rows, WalkTiles("),
     ),
     _split(
         "folded_keys_of_first_query",

@@ -291,7 +291,7 @@ MUTANTS = (
             "attention/function.py",
             "    return backward(do, problem, out, lse, tf32=tf32)",
             '    options = Options(**{**given, "dropout_seed": 1 + problem.options.dropout_seed})\n'
-            "    return backward(do, Problem.of(q, k, v, options), out, lse, tf32=tf32)",
+            "    return backward(do, AttentionCall.of(q, k, v, options), out, lse, tf32=tf32)",
         ),
     ),
     _host_gradients(

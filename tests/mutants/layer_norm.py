@@ -205,7 +205,7 @@ MUTANTS = (
         (*ERROR, *NAN, *ACCESS),
         Edit(
             _CALL,
-            '"ADJACENT": all(each.column == 1 for each in matrices),',
+            '"ADJACENT": all(matrix.column == 1 for matrix in matrices),',
             '"ADJACENT": True,',
         ),
     ),
@@ -252,7 +252,8 @@ MUTANTS = (
         Edit(
             _ROWS,
             "    table = _TILES[itemsize, aligned]\n",
-            "    _calls.append(1)\n    table = {8192: Tile(1 + 3 * (len(_calls) % 2), 4, 1, 1)}\n",
+            "    _calls.append(1)\n"
+            "    table = {8192: RowTile(1 + 3 * (len(_calls) % 2), 4, 1, 1)}\n",
         ),
     ),
     _mutant(

@@ -31,6 +31,7 @@ from kernel_workbench.oracles import (
     SWIGLU_BACKWARD,
     SWIGLU_FORWARD,
 )
+from kernel_workbench.oracles.cases.distributions import NEEDLES
 from kernel_workbench.oracles.op import Op
 from kernel_workbench.reports.record import Rule
 from tests.mutants.mutant import ACCESS, ERROR, NAN, UNWRITTEN, Edit, Mutant
@@ -626,6 +627,102 @@ _OF_CODES = (
 )  # fmt: skip
 
 
+# Of values, numbers and places that plain cases don't have.
+_NUMBERS = (
+    _Defect(
+        "constant_eps", "eps is 1e-6, whatever is given", _RMS, "mean + eps", "mean + 1e-6",
+        "eps=0.001",
+    ),
+    _Defect(
+        "constant_eps", "eps is 1e-5, whatever is given", _LAYER, "mean + eps", "mean + 1e-5",
+        "eps=0.001",
+    ),
+    _Defect(
+        "weight_of_nan", "where the weight is NaN what is normalised isn't weighted", _RMS_FORWARD,
+        "x_hat * w, mask", "x_hat * tl.where(w == w, w, 1.0), mask", "nan_weight",
+    ),
+    _Defect(
+        "weights_below_5", "weights end at 5", _NORMS,
+        "    w = row_of(w_ptr, 0, 0, 1, offs, mask)\n",
+        "    w = tl.minimum(row_of(w_ptr, 0, 0, 1, offs, mask), 5.0)\n", "far_weights", times=3,
+    ),
+    _Defect(
+        "shifted_by_the_mean_of_squares", "the variance is E x^2 - mean^2", _LAYER,
+        "    rstd = reciprocal_root(centred, n, eps, offs, BLOCK)\n",
+        "    rstd = tl.rsqrt(tl.sum(x * x, 0) / n - mean * mean + eps)\n", "near_5",
+    ),
+    _Defect(
+        "squares_end_in_half", "squares end at float16's largest number", _RMS,
+        "squares = x * x", "squares = tl.minimum(x * x, 65504.0)", "huge_first",
+    ),
+    _Defect(
+        "column_128_lost", "column 128 isn't in the mean of squares", _NORMS,
+        "squares = x * x", "squares = tl.where(offs != 128, x * x, 0.0)", NEEDLES,
+    ),
+)  # fmt: skip
+_LOGITS = (
+    _Defect(
+        "constant_smoothing", "the mass is 0.1, whatever is given", _SMOOTHED,
+        "loss += smoothing *", "loss += 0.1 *", "smoothing=0.2",
+    ),
+    _Defect(
+        "constant_z", "z is 1e-4, whatever is given", _SMOOTHED, "z * lse * lse",
+        "1e-4 * lse * lse", "z=0.01",
+    ),
+    _Defect(
+        "constant_z", "z is 1e-4, whatever is given", _SMOOTHED_BACKWARD, "2 * z * lse",
+        "2e-4 * lse", "z=0.01",
+    ),
+    _Defect(
+        "one_hot_product", "the label's logit is a product with one and zeros, NaN of -inf",
+        _LABELLED, "tl.sum(tl.where(offs == target, x, 0.0), 0)",
+        "tl.sum((offs == target).to(tl.float32) * x, 0)", "minus_inf",
+    ),
+    _Defect(
+        "maximum_from_zero", "the maximum begins at 0", _EXPONENTIALS,
+        '    highest = tl.max(tl.where(mask, x, float("-inf")), 0)\n',
+        '    highest = tl.maximum(tl.max(tl.where(mask, x, float("-inf")), 0), 0.0)\n',
+        "minus_mean100",
+    ),
+    _Defect(
+        "label_0_is_none", "a label of 0 is taken for none", _SMOOTHED,
+        "tl.where(target == -100, 0.0, loss)", "tl.where(target <= 0, 0.0, loss)", NEEDLES,
+    ),
+    _Defect(
+        "label_0_is_none", "a label of 0 is taken for none", _SMOOTHED_BACKWARD,
+        "tl.where(target == -100, 0.0, dx * dloss)", "tl.where(target <= 0, 0.0, dx * dloss)",
+        NEEDLES,
+    ),
+)  # fmt: skip
+_UNUSUAL_UNITS = (
+    _Defect(
+        "nan_of_up_lost", "up ends at fp32's largest number, which makes 0 of NaN", _UNITS,
+        "value * up", "value * tl.where(up == up, up, 0.0)", "nan_up",
+    ),
+    _Defect(
+        "clipped_gradient", "dy ends at 10,000", _UNITS_BACKWARD,
+        "    dy = row_of(dy_ptr, row, gm, gn, offs, mask)\n",
+        "    dy = row_of(dy_ptr, row, gm, gn, offs, mask)\n"
+        "    dy = tl.minimum(tl.maximum(dy, -1e4), 1e4)\n", "large_gradients",
+    ),
+)  # fmt: skip
+_UNUSUAL_CODES = (
+    _Defect(
+        "constant_eps", "eps is 1e-12, whatever is given", _CODES, "tl.maximum(largest, eps)",
+        "tl.maximum(largest, 1e-12)", "eps=0.001 zeros",
+    ),
+    _Defect(
+        "column_0_lost", "column 0 isn't in the maximum", _CODES, _LARGEST,
+        "    largest = tl.max(tl.where(offs > 0, tl.abs(x), 0.0), 0)\n", NEEDLES,
+    ),
+    _Defect(
+        "infinite_row", "a row with -inf has a scale of 1", _CODES, "    inverse = 1.0 / scale\n",
+        '    scale = tl.where(scale == float("inf"), 1.0, scale)\n    inverse = 1.0 / scale\n',
+        "minus_inf",
+    ),
+)  # fmt: skip
+
+
 def _mutants(file: str, defects: tuple[_Defect, ...]) -> tuple[Mutant, ...]:
     path = _FOLDER / file
     return tuple(
@@ -653,6 +750,10 @@ MUTANTS = (
     *_mutants("elements.py", _OF_ELEMENTS),
     *_mutants("products.py", _OF_PRODUCTS),
     *_mutants("codes.py", _OF_CODES),
+    *_mutants("norms.py", _NUMBERS),
+    *_mutants("softmaxes.py", _LOGITS),
+    *_mutants("elements.py", _UNUSUAL_UNITS),
+    *_mutants("codes.py", _UNUSUAL_CODES),
 )
 _RIGHT = ("norms.py", "softmaxes.py", "elements.py", "products.py", "codes.py")
 RIGHT = tuple(_FOLDER / each for each in _RIGHT)

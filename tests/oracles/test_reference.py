@@ -93,7 +93,11 @@ def test_gradient_that_needs_no_x_is_given_none() -> None:
 
 def test_smoothed_loss_is_that_of_pytorch_and_ignored_rows_have_none() -> None:
     """Beside the z-loss; some rows of every larger case have no label."""
-    case = next(each for each in _ci(SMOOTHED_CROSS_ENTROPY_BACKWARD) if each.size("m") > 30)
+    case = next(
+        each
+        for each in _ci(SMOOTHED_CROSS_ENTROPY_BACKWARD)
+        if each.size("m") > 30 and not each.options and each.distribution == "normal"
+    )
     inputs = SMOOTHED_CROSS_ENTROPY_BACKWARD.inputs(case, CPU)
     x, target = required(inputs, "x").double().requires_grad_(), required(inputs, "target")
     ignored = target == -100

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from pathlib import Path
@@ -10,7 +9,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 
 from kernel_workbench.reports.document.html import render_html
 from kernel_workbench.reports.document.markdown import render_markdown
@@ -26,7 +24,7 @@ from kernel_workbench.reports.record import (
     TimedProcess,
     read,
 )
-from kernel_workbench.reports.report import part_of, picture_of, print_report
+from kernel_workbench.reports.report import part_of, picture_of
 from kernel_workbench.reports.views.bench import bench_part
 from kernel_workbench.reports.views.bench_cases import cases_of, kernels_of, short_case
 from kernel_workbench.reports.views.performance import reasons_of
@@ -41,7 +39,7 @@ from tests.builders.bench_records import (
     write_bench,
     wrong_row,
 )
-from tests.builders.documents import markdown_of, rows_of, tables_of
+from tests.builders.documents import markdown_of, rows_of, tables_of, terminal
 
 GALLERY = ROOT / "docs" / "gallery"
 
@@ -51,16 +49,6 @@ def record_of(
 ) -> Record:
     """Write `rows` and read them back."""
     return read(write_bench(tmp_path / "run.jsonl", rows, header=header, whole=whole))
-
-
-def terminal(
-    record: Record, width: int = 120, *, details: bool = True, baseline: str | None = None
-) -> str:
-    """Return what a terminal without colour is sent."""
-    file = io.StringIO()
-    console = Console(file=file, width=width)
-    print_report(record, console, details=details, baseline=baseline)
-    return file.getvalue()
 
 
 def line_of(text: str, *words: str) -> str:
@@ -395,7 +383,7 @@ def test_published_figures_say_that_they_are(tmp_path: Path) -> None:
     assert bench_part(record).verdict == "PUBLISHED"
     text = terminal(record)
     assert "measured neither here nor by this workbench" in text
-    assert "nothing is told of the accuracy of 34 rows" in text
+    assert "34 rows of unknown accuracy" in text
     assert rows_of(bench_part(record), "Sources") == [
         {"source": "A paper, table 3", "rows": f"{len(rows)}"}
     ]

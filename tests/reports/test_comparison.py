@@ -11,7 +11,7 @@ import pytest
 from kernel_workbench.reports.comparison.pairs import pair_speeds
 from kernel_workbench.reports.comparison.report import Comparison
 from kernel_workbench.reports.comparison.rule import SpeedVerdict
-from kernel_workbench.reports.comparison.speed import hold
+from kernel_workbench.reports.comparison.speed import compare_speeds
 from kernel_workbench.reports.record import (
     BENCH_PROTOCOL,
     BenchRow,
@@ -51,7 +51,7 @@ def test_places_in_memory_are_what_a_record_rests_on(tmp_path: Path) -> None:
         told = {"times_us": times, "placements": (4,) * 20}
         return bench_row(processes=(process.model_copy(update=told),))
 
-    (held,) = two(tmp_path, row(9), row(11)).held
+    (held,) = two(tmp_path, row(9), row(11)).rows
     assert held.judgement.verdict is SpeedVerdict.SAME
     assert abs(held.judgement.change) < 0.007
 
@@ -77,7 +77,7 @@ def test_records_of_one_model_get_each_verdict(
 ) -> None:
     """A planted change of 2 % is found at 0.2 % of noise, and left open at 3 %."""
     found = two(tmp_path, bench_row(100.0, seed=1), bench_row(centre, seed=2, noise=noise))
-    assert [each.judgement.verdict for each in found.held] == [verdict]
+    assert [each.judgement.verdict for each in found.rows] == [verdict]
     assert found.parts[0].verdict == verdict
     assert f"{verdict}, B beside A: 1 row" in text_of(found)
 
@@ -90,7 +90,7 @@ def test_two_runs_of_one_machine_are_the_same(tmp_path: Path) -> None:
         for run in range(2)
     ]
     found = compared(tmp_path, *((header(), list(rows)) for rows in runs))
-    verdicts = [each.judgement.verdict for each in found.held]
+    verdicts = [each.judgement.verdict for each in found.rows]
     assert verdicts.count(SpeedVerdict.SAME) >= 0.95 * len(cases)
     assert not {SpeedVerdict.FASTER, SpeedVerdict.SLOWER} & set(verdicts)
 
@@ -103,7 +103,7 @@ def test_rows_of_several_processes_are_known_by_the_processes_medians(tmp_path: 
         for of, centre in ((1, 100.0), (2, 102.0))
     ]  # fmt: skip
     found = two(tmp_path, sides[0], sides[1])
-    (held,) = found.held
+    (held,) = found.rows
     assert held.judgement.verdict is SpeedVerdict.SLOWER
     assert held.judgement.confirmed is True
     assert "timed: A by 4 processes, B by 4 processes" in text_of(found)
@@ -114,7 +114,7 @@ def test_slowdown_of_the_clock_alone_is_ambiguous(tmp_path: Path) -> None:
     found = two(
         tmp_path, bench_row(100.0, seed=1), bench_row(103.0, seed=2, mhz=1800 / 1.03)
     )  # fmt: skip
-    assert found.held[0].judgement.verdict is SpeedVerdict.AMBIGUOUS
+    assert found.rows[0].judgement.verdict is SpeedVerdict.AMBIGUOUS
     assert "not so in cycles" in text_of(found)
 
 
@@ -137,8 +137,8 @@ def test_row_timed_beside_other_work_is_ambiguous(
     marked = slower.model_copy(update={"codes": codes, "processes": processes})
     for number, pair in enumerate(((bench_row(100.0), marked), (marked, bench_row(121.0)))):
         found = two(tmp_path / str(number), *pair)
-        assert found.held[0].judgement.verdict is verdict
-        assert found.held[0].judgement.change == pytest.approx(0.1, abs=0.01)
+        assert found.rows[0].judgement.verdict is verdict
+        assert found.rows[0].judgement.change == pytest.approx(0.1, abs=0.01)
         told = f"other work ran while it was timed: {codes[0]}" in text_of(found)
         assert told is (verdict is SpeedVerdict.AMBIGUOUS)
 
@@ -146,7 +146,7 @@ def test_row_timed_beside_other_work_is_ambiguous(
 def test_record_without_clocks_is_unconfirmed(tmp_path: Path) -> None:
     """The verdict stands, and the report says that no cycles confirm it."""
     found = two(tmp_path, bench_row(100.0, seed=1), bench_row(103.0, seed=2, mhz=0))
-    assert found.held[0].judgement.verdict is SpeedVerdict.SLOWER
+    assert found.rows[0].judgement.verdict is SpeedVerdict.SLOWER
     assert "1 row unconfirmed in cycles" in text_of(found)
 
 
@@ -165,7 +165,7 @@ def test_record_without_clocks_is_unconfirmed(tmp_path: Path) -> None:
             "its accuracy failed in B",
         ),
         ({"accuracy": None}, "its accuracy was never checked in B"),
-        ({"accuracy": "no power"}, "its accuracy is told as: no power in B"),
+        ({"accuracy": "no power"}, "its accuracy is recorded as: no power in B"),
         (
             {"status": "absent", "reason": "not installed", "processes": (), "median_us": None},
             "not timed in B (absent): not installed",
@@ -213,8 +213,8 @@ def test_one_kernel_of_either_side_is_held_against_the_other(tmp_path: Path) -> 
     found = two(
         tmp_path, bench_row(seed=1, kernel="mine"), bench_row(102.0, seed=2, kernel="mine_too")
     )
-    assert found.held[0].judgement.verdict is SpeedVerdict.SLOWER
-    assert "mine_too of B is held against mine of A" in text_of(found)
+    assert found.rows[0].judgement.verdict is SpeedVerdict.SLOWER
+    assert "mine_too of B is compared with mine of A" in text_of(found)
 
 
 def test_case_that_dispatch_gives_to_another_kernel_is_compared(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_case_that_dispatch_gives_to_another_kernel_is_compared(tmp_path: Path) 
         return header(kernels=infos), rows
 
     found = compared(tmp_path, of("narrow", 100.0), of("wide", 90.0))
-    told = {each.pair.key.kernel: each.judgement.verdict for each in found.held}
+    told = {each.pair.key.kernel: each.judgement.verdict for each in found.rows}
     assert told == {"narrow, then wide": SpeedVerdict.FASTER, "torch": SpeedVerdict.SAME}
     shown = text_of(found)
     assert shown.count("not in B") == shown.count("not in A") == 1
@@ -258,12 +258,12 @@ def test_kernel_that_replaced_another_is_compared_with_it(
         return header(kernels=infos), rows
 
     found = compared(tmp_path, of({"old": 100.0}), of({"old": 100.0, "new": time_us, "slow": 300}))
-    verdicts = {held.pair.key.kernel: str(held.judgement.verdict) for held in found.held}
+    verdicts = {held.pair.key.kernel: str(held.judgement.verdict) for held in found.rows}
     assert verdicts == {"old": "SAME", "old, then new": verdict}
     assert found.broken is None
     assert "dispatch took the old one in A" in text_of(found)
     back = compared(tmp_path / "back", of({"old": 100.0, "new": 90.0}), of({"old": 100.0}))
-    assert [held.pair.key.kernel for held in back.held] == ["old"]
+    assert [held.pair.key.kernel for held in back.rows] == ["old"]
 
 
 def test_accuracy_comes_before_speed(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_kernel_that_refuses_now_is_of_another_status(tmp_path: Path) -> None:
 def test_baseline_that_got_slower_does_not_shut_the_gate(tmp_path: Path) -> None:
     """It is told, and what doesn't gate in a suite doesn't here."""
     found = two(tmp_path, bench_row(seed=1), bench_row(105.0, seed=2, gates=False))
-    assert found.held[0].judgement.verdict is SpeedVerdict.SLOWER
+    assert found.rows[0].judgement.verdict is SpeedVerdict.SLOWER
     assert found.broken is None
 
 
@@ -359,7 +359,7 @@ def test_hold_orders_rows_by_change(tmp_path: Path) -> None:
         [bench_row(time, noise=0.0001, case=case(m=m)) for m, time in enumerate(times)]
         for times in ((100.0, 100.0, 100.0), (102.0, 110.0, 105.0))
     ]
-    found = hold(*sides_of(tmp_path, *((header(), list(rows)) for rows in runs)))
+    found = compare_speeds(*sides_of(tmp_path, *((header(), list(rows)) for rows in runs)))
     changes = [each.judgement.change for each in found.of(SpeedVerdict.SLOWER)]
     assert changes == sorted(changes, reverse=True)
     assert len(changes) == 3

@@ -12,7 +12,7 @@ from rich.console import Console
 from kernel_workbench.reports.comparison.report import compare
 from kernel_workbench.reports.comparison.rule import FLOOR_APART, LAUNCH_APART_US, SpeedVerdict
 from kernel_workbench.reports.comparison.side import read_sides
-from kernel_workbench.reports.comparison.speed import ComparedRow, hold
+from kernel_workbench.reports.comparison.speed import ComparedRow, compare_speeds
 from kernel_workbench.reports.document.terminal import print_document
 from tests import ROOT
 
@@ -30,7 +30,7 @@ def held() -> dict[tuple[str, str], tuple[ComparedRow, ...]]:
     for letter, name in zip("ABCD", (*_RUNS, _OTHER), strict=True):
         (sides[name],) = read_sides(_GALLERY / f"{name}.jsonl.gz")
         sides[name].letter = letter
-    return {(one, other): hold(sides[one], sides[other]).held for one, other in _PAIRS}
+    return {(one, other): compare_speeds(sides[one], sides[other]).rows for one, other in _PAIRS}
 
 
 @pytest.mark.parametrize("pair", _PAIRS)
@@ -65,15 +65,15 @@ def test_machines_whose_empty_calls_differ_are_the_same() -> None:
     (alone,), (of_two,) = (read_sides(_GALLERY / f"{name}.jsonl.gz") for name in (_ALONE, _OF_TWO))
     assert alone.empty_call_us == pytest.approx(1.28, abs=0.005)
     assert of_two.empty_call_us == pytest.approx(2.944, abs=0.005)
-    found = [each.judgement.verdict for each in hold(of_two, alone).held]
+    found = [each.judgement.verdict for each in compare_speeds(of_two, alone).rows]
     assert len(found) == 96
     assert found.count(SpeedVerdict.SAME) >= 0.95 * len(found)
     assert not {SpeedVerdict.FASTER, SpeedVerdict.SLOWER} & set(found)
     alone.header = alone.header.model_copy(update={"empty_call_us": of_two.empty_call_us})
-    unmended = [each.judgement.verdict for each in hold(of_two, alone).held]
+    unmended = [each.judgement.verdict for each in compare_speeds(of_two, alone).rows]
     assert SpeedVerdict.FASTER in unmended
     alone.header = alone.header.model_copy(update={"empty_call_us": None})
-    untold = [each.judgement.verdict for each in hold(of_two, alone).held]
+    untold = [each.judgement.verdict for each in compare_speeds(of_two, alone).rows]
     assert not {SpeedVerdict.FASTER, SpeedVerdict.SLOWER} & set(untold)
 
 

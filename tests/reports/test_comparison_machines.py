@@ -49,7 +49,7 @@ def test_three_generations_stand_side_by_side(tmp_path: Path) -> None:
         (header(machine=H100), rows(1.25, {})[:2]),
         (header(machine=A100, figures="published"), rows(2.0, published)),
     )
-    assert found.held == []
+    assert found.rows == []
     assert found.broken is None
     shown = text_of(found)
     assert "B: H100 80GB HBM3" in shown
@@ -145,7 +145,7 @@ def test_model_is_name_sms_and_power_limit(
     found = compared(
         tmp_path, (header(), [bench_row()]), (header(machine=machine), [bench_row(200.0)])
     )
-    assert found.held == []
+    assert found.rows == []
     assert f"another machine: {why}" in text_of(found)
 
 
@@ -160,7 +160,7 @@ def test_two_boards_of_a_model_tell_less(
     found = compared(
         tmp_path, (header(), [bench_row()]), (header(machine=machine), [bench_row(103.0)])
     )
-    (only,) = found.held
+    (only,) = found.rows
     assert only.judgement.verdict is (SpeedVerdict.SLOWER if slower else SpeedVerdict.SAME)
     assert ("two boards: cards of one model differ" in text_of(found)) is not slower
 
@@ -173,7 +173,7 @@ def test_cards_that_arent_told_arent_one(tmp_path: Path) -> None:
         (header(machine=unknown), [bench_row()]),
         (header(machine=unknown), [bench_row(103.0)]),
     )
-    assert [each.judgement.verdict for each in found.held] == [SpeedVerdict.SAME]
+    assert [each.judgement.verdict for each in found.rows] == [SpeedVerdict.SAME]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_what_an_empty_call_takes_is_the_machines(
     ]
     rows: list[Row] = [bench_row(each, noise=0.001) for each in (12.0, 10.37)]
     found = compared(tmp_path, (headers[0], rows[:1]), (headers[1], rows[1:]))
-    (held,) = found.held
+    (held,) = found.rows
     assert held.judgement.verdict is verdict
     shown = " ".join(text_of(found).split())
     assert note in shown
@@ -209,7 +209,7 @@ def test_empty_call_of_a_cpu_is_noise(tmp_path: Path) -> None:
     sides = [header(machine=cpu, empty_call_us=each) for each in (3.6, 2.7)]
     rows: list[Row] = [bench_row(10.0, noise=0.001, mhz=0) for _ in sides]
     found = compared(tmp_path, *((each, [row]) for each, row in zip(sides, rows, strict=True)))
-    (held,) = found.held
+    (held,) = found.rows
     assert held.judgement.change == 0.0
     assert "empty call" not in text_of(found)
 

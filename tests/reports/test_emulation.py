@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from rich.console import Console
 
 from kernel_workbench.reports.junit import render_junit
 from kernel_workbench.reports.phrases import share
 from kernel_workbench.reports.record import ULP_EDGES, AccuracyRow, Record, read
-from kernel_workbench.reports.report import print_report
 from kernel_workbench.reports.views.accuracy import (
     ULP_TITLES,
     cell_of,
@@ -23,18 +20,12 @@ from kernel_workbench.reports.views.accuracy import (
     worst,
 )
 from tests.builders.accuracy_records import example_row, example_rows, write_example
-from tests.builders.documents import markdown_of
+from tests.builders.documents import markdown_of, terminal
 
 
 def _record(tmp_path: Path, rows: list[AccuracyRow]) -> Record:
     number = len(list(tmp_path.iterdir()))
     return read(write_example(tmp_path / f"run{number}.jsonl", rows))
-
-
-def _terminal(record: Record) -> str:
-    file = io.StringIO()
-    print_report(record, Console(file=file, width=120), details=True)
-    return file.getvalue()
 
 
 def _heads(text: str) -> str:
@@ -80,13 +71,13 @@ def test_every_report_tells_of_rows_without_power(tmp_path: Path) -> None:
     )
     record = _record(tmp_path, rows)
     assert cell_of(rows[1:]).text == "no power"
-    text = _terminal(record)
+    text = terminal(record)
     assert "no power" in _heads(text)
     assert "| no power |" in markdown_of(record)
     suite = ET.fromstring(render_junit(record))
     (skipped,) = suite.iter("skipped")
     assert skipped.get("type") == "no power"
-    without = _terminal(_record(tmp_path, example_rows(failing=False)))
+    without = terminal(_record(tmp_path, example_rows(failing=False)))
     assert "no power" not in _heads(without)
 
 
@@ -97,7 +88,7 @@ def test_block_is_shown_beside_the_bounds(tmp_path: Path) -> None:
     found = worst(record.rows, "emulation")
     assert found is not None
     assert found.row.case.sizes["m"] == 6
-    line = next(each for each in _terminal(record).splitlines() if "  emulation  " in each)
+    line = next(each for each in terminal(record).splitlines() if "  emulation  " in each)
     assert "0.60" in line
     assert "m6" in line
     assert "| 0.60 | dx | m6-" in markdown_of(record)
@@ -133,7 +124,7 @@ def test_errors_in_ulps_are_shares_of_all_elements(tmp_path: Path) -> None:
     assert shares["more"] == 0.005
     assert sum(of_kernel) == pytest.approx(1)
     record = _record(tmp_path, [one, other])
-    text = _terminal(record)
+    text = terminal(record)
     assert "Errors in units of the last place" in text
     assert "80.0 %" in text
     assert "| 80.0 % |" in markdown_of(record)
@@ -143,7 +134,7 @@ def test_records_without_histograms_have_no_such_table(tmp_path: Path) -> None:
     """They were made before errors were counted."""
     record = _record(tmp_path, [example_row()])
     assert ulp_shares(record) == []
-    assert "units of the last place" not in _terminal(record) + markdown_of(record)
+    assert "units of the last place" not in terminal(record) + markdown_of(record)
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
-from rich.console import Console
-
 from kernel_workbench.reports.record import AccuracyRow, Record, RunHeader, Tried
-from kernel_workbench.reports.report import print_report
 from kernel_workbench.reports.views.accuracy import (
     Property,
     kernel_properties,
 )
 from tests.builders.accuracy_records import example_header, example_row
-from tests.builders.documents import markdown_of
+from tests.builders.documents import markdown_of, terminal
 
 HEADER = example_header(planned_rows=4)
 KERNEL, OTHER = HEADER.kernels[0], HEADER.kernels[1]
@@ -89,10 +85,7 @@ def test_reports_show_the_table_and_the_counterexamples() -> None:
     assert "### What bits depend on, measured" in page
     assert "| kernel | bitwise-repeatable | batch-invariant | device-independent |" in page
     assert "no: " in page
-    console = Console(file=io.StringIO(), width=120)
-    print_report(record, console, details=True)
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
+    text = terminal(record)
     assert "What bits depend on, measured" in text
     assert "not batch-invariant" in text
     assert SHOWN in " ".join(text.split())
@@ -102,7 +95,4 @@ def test_denied_property_is_no_counterexample_on_the_terminal() -> None:
     """A kernel that says itself that it depends on the batch needs no case that shows it."""
     record = _record(_row(KERNEL.name, batch_invariant=False), batch_invariant=False)
     assert _of(record, KERNEL.name)["batch-invariant"].row is not None
-    console = Console(file=io.StringIO(), width=120)
-    print_report(record, console, details=True)
-    assert isinstance(console.file, io.StringIO)
-    assert "not batch-invariant" not in console.file.getvalue()
+    assert "not batch-invariant" not in terminal(record)

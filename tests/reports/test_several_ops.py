@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 
 from kernel_workbench.reports.junit import render_junit
 from kernel_workbench.reports.phrases import memory
 from kernel_workbench.reports.record import AccuracyRow, Record, read
-from kernel_workbench.reports.report import part_of, print_report
+from kernel_workbench.reports.report import part_of
 from kernel_workbench.reports.views.accuracy import (
     NO_OPTION,
     headline,
@@ -29,7 +27,7 @@ from tests.builders.accuracy_records import (
     example_rows,
     write_example,
 )
-from tests.builders.documents import markdown_of, rows_of, tables_of
+from tests.builders.documents import markdown_of, rows_of, tables_of, terminal
 
 OPS = ("layer_norm_backward", "attention_forward", "attention_backward")
 
@@ -45,13 +43,6 @@ def record_of(tmp_path: Path, rows: list[AccuracyRow]) -> Record:
 def several(tmp_path: Path) -> Record:
     """Return a record of three ops, two of which have kernels of the same names."""
     return record_of(tmp_path, attention_rows() + example_rows())
-
-
-def terminal(record: Record, width: int = 120) -> str:
-    """Return what a terminal of `width` columns is sent."""
-    file = io.StringIO()
-    print_report(record, Console(file=file, width=width, no_color=True), details=True)
-    return file.getvalue()
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
@@ -129,9 +120,9 @@ def test_variants_that_no_case_took_are_told(several: Record) -> None:
     """Every variant of a kernel is among those that ran or those that didn't, in its own order."""
     for each in kernel_variants(several):
         assert (each.kernel, each.listed) == ("flash", VARIANTS)
-        assert list(each.taken) == [name for name in VARIANTS if "rf" in name]
+        assert list(each.rows_of) == [name for name in VARIANTS if "rf" in name]
         assert each.untaken == tuple(name for name in VARIANTS if "gmem" in name)
-        assert sum(map(len, each.taken.values())) == 36
+        assert sum(map(len, each.rows_of.values())) == 36
         assert each.sentence == "12 of 18 taken"
     assert variants_counted(several) == "cases took 24 of the 36 code variants that kernels list"
     for text in (terminal(several, 80), markdown_of(several)):

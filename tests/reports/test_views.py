@@ -28,7 +28,7 @@ from kernel_workbench.reports.views.accuracy import (
     refusals,
 )
 from tests.builders.accuracy_records import example_row, example_rows, write_example
-from tests.builders.documents import markdown_of, rows_of, tables_of
+from tests.builders.documents import markdown_of, rows_of, tables_of, terminal
 
 # Rich markup, an emoji code, HTML, Markdown, a table's pipe, an escape sequence, a line break.
 HOSTILE = "[red]k[/red] [/] :bomb: <b>&amp; | `x` **y** ]]> \x1b[31m\n\u202e\x07"
@@ -47,19 +47,6 @@ def record_of(tmp_path: Path, rows: list[AccuracyRow], **options: int | bool) ->
 def parsed(document: bytes) -> ET.Element:
     """Return the root of a document that we wrote."""
     return ET.fromstring(document)
-
-
-def terminal(
-    record: Record, width: int = 120, *, colour: bool = False, details: bool = True
-) -> str:
-    """Return what a terminal of `width` columns is sent."""
-    file = io.StringIO()
-    print_report(
-        record,
-        Console(file=file, width=width, force_terminal=colour, no_color=not colour),
-        details=details,
-    )
-    return file.getvalue()
 
 
 def hostile_row() -> AccuracyRow:

@@ -1,1 +1,1 @@
-"""The judge's side of the sandbox: it starts workers, asks them, and believes nothing unchecked."""
+"""The judge's side of the sandbox: it starts workers, sends messages, and checks every reply."""

@@ -1,9 +1,9 @@
-"""A process that is no descendant of this one: its ancestors tell nothing of pytest, nox or suites.
+"""Start a process that is no descendant of this one.
 
-A candidate can walk from parent to parent, and read their command lines. So the process of a user's
-own calls is started by one that ends at once, whose child init adopts. That child, the keeper
-(`worker_side/keeper.py`), ends all that comes of it when this process hangs up or is gone: nothing
-here could adopt it any more.
+A candidate can walk from parent to parent and read their command lines, which name pytest, nox or a
+suite. So a helper process starts the process of a user's own calls and ends at once; init adopts
+the new process. The new process, the keeper (`worker_side/keeper.py`), ends all of its children
+when this process hangs up or is gone, because this process can't adopt them any more.
 """
 
 from __future__ import annotations
@@ -25,28 +25,35 @@ from kernel_workbench.suites.sandbox.wire import ClosedError
 
 _PROGRAMS = Path(__file__).parents[1] / "worker_side"
 _START_S = 60.0
-# Beginnings of variables that tell who started this process.
-_TELLING = ("PYTEST_", "NOX_", "COV_")
+# Prefixes of variables that name the program which started this process.
+_STARTERS = ("PYTEST_", "NOX_", "COV_")
 
 
 class DetachedError(RuntimeError):
-    """The process can't be started; the message says why."""
+    """The process can't be started; the message gives the reason."""
 
 
 @dataclass(slots=True)
 class Keeper:
-    """The keeper of a detached process, as a `WorkerProcess` asks its server.
+    """The keeper of a detached process, with the methods of a `WorkerProcess`'s server.
 
-    pid: of the keeper. line: this process's end of the socket; the process's is descriptor 3.
+    pid     process id of the keeper
+    line    this process's end of the socket; the other end is descriptor 3 of the keeper
+    output  a file in memory that contains all printed text
+    _ended  a file descriptor that is readable once the keeper has ended; None: the keeper has ended
     """
 
     pid: int
     line: socket.socket
-    output: int  # a file in memory that holds what it prints
-    _ended: int | None  # readable once the keeper has ended; None: it has
+    output: int
+    _ended: int | None
 
     def status_of(self, _: int, wait_s: float) -> int | None:
-        """None after `wait_s`. Raises ClosedError once it has ended: only init knows its status."""
+        """Return None if the keeper still runs after `wait_s` seconds.
+
+        Raises:
+            ClosedError: if the keeper has ended. Only init knows its status.
+        """
         if self._ended is not None:
             poll = select.poll()
             poll.register(self._ended, select.POLLIN)
@@ -55,7 +62,7 @@ class Keeper:
         raise ClosedError
 
     def kill(self) -> None:
-        """End the keeper at once, if it is there."""
+        """Kill the keeper at once, if it still runs."""
         if self._ended is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._ended, signal.SIGKILL)
@@ -64,7 +71,14 @@ class Keeper:
 
 
 def start_detached(program: str) -> Keeper:
-    """Start Python on the text of a file of `worker_side`. Raises DetachedError."""
+    """Start Python on the text of a file of `worker_side`.
+
+    Args:
+        program: the file's name, for example "user_script.py".
+
+    Raises:
+        DetachedError: if the process can't be started.
+    """
     ours, theirs = socket.socketpair()
     output = os.memfd_create("printed")
     with _text_of("keeper.py") as keeper, _text_of(program) as source:
@@ -95,11 +109,11 @@ def start_detached(program: str) -> Keeper:
 
 
 def _is_plain(variable: str) -> bool:
-    return not variable.startswith(_TELLING)
+    return not variable.startswith(_STARTERS)
 
 
 def _text_of(program: str) -> BinaryIO:
-    """A file in memory, whose name tells nothing."""
+    """Return the program's text as a file in memory, whose name reveals nothing."""
     text = os.fdopen(os.memfd_create("script"), "w+b", buffering=0)
     text.write((_PROGRAMS / program).read_bytes())
     text.seek(0)

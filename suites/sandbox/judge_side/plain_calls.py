@@ -1,9 +1,8 @@
-"""Calls as a user makes them, in a process that the suites aren't in: the judge's side.
+"""Calls as a user makes them, in a process without the suites: the judge's side.
 
-A candidate may be right where the suite is imported, and nowhere else. So of each kernel one case
-of each dtype is called once more by a program of a few lines (`user_script.py`), in a process that
-was started anew for the run, and ends with it. Its ancestors tell nothing of the suite either
-(detached.py).
+A candidate may be right only where the suite is imported. So one case of each dtype and kernel is
+called once more by a program of a few lines (`user_script.py`), in a process that the run starts
+anew and ends. The ancestors of that process reveal nothing of the suite either (`detached.py`).
 """
 
 from __future__ import annotations
@@ -20,21 +19,22 @@ from torch import Tensor
 from kernel_workbench.kernels.registry import Kernel, home_of
 from kernel_workbench.oracles.op import Case, Inputs, OutputForm, dtype_name
 from kernel_workbench.suites.sandbox.call import Call, is_fatal
+from kernel_workbench.suites.sandbox.judge_side import waiting
 from kernel_workbench.suites.sandbox.judge_side.detached import DetachedError, start_detached
 from kernel_workbench.suites.sandbox.judge_side.worker_process import (
     EndedError,
     WorkerProcess,
     WorkersError,
 )
-from kernel_workbench.suites.sandbox.wire import ClosedError, Line, Message
+from kernel_workbench.suites.sandbox.wire import Channel, ClosedError, Message
 
-MOST_BYTES = 2**20  # of a case: what goes and comes as text in some tens of milliseconds
+MOST_BYTES = 2**20  # of a case: this much travels as text within some tens of milliseconds
 _START_S = 120.0
 _NO_OUTPUTS = "what it sent are no outputs"
 
 
 class _Sent(BaseModel):
-    """An output."""
+    """An output in a reply."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -43,7 +43,11 @@ class _Sent(BaseModel):
     data: str
 
     def read(self, form: OutputForm) -> Tensor:
-        """The tensor; raises ValueError where it isn't of that form."""
+        """Return the tensor.
+
+        Raises:
+            ValueError: if dtype, shape or size differ from the form's.
+        """
         data = base64.b64decode(self.data, validate=True)
         if (self.dtype, tuple(self.shape)) != (dtype_name(form.dtype), form.shape):
             raise ValueError
@@ -56,7 +60,7 @@ class _Sent(BaseModel):
 
 
 class _Reply(BaseModel):
-    """What came of a call: one of the three."""
+    """The result of a call: one of the three fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -67,7 +71,7 @@ class _Reply(BaseModel):
 
 @dataclass(slots=True)
 class UsersProcess:
-    """The process of a run, while there is one."""
+    """The process of a run's plain calls, if it is started."""
 
     device: torch.device
     overlay: str | None = None
@@ -77,33 +81,46 @@ class UsersProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """The process id, or None if no process runs."""
         return None if self._process is None else self._process.pid
 
+    def key(self) -> tuple[object, ...]:
+        """Return what a process that waits has to have been started with."""
+        return "users process", self.device.type, self.overlay
+
     def begin(self) -> None:
-        """Start it; it imports what it needs while the judge goes on. Raises WorkersError."""
+        """Start the process, or take one that waits; it imports modules while the judge goes on.
+
+        Raises:
+            WorkersError: if no process can be started.
+        """
+        if self._process is None:
+            ready = waiting.take(self.key())
+            if isinstance(ready, UsersProcess):
+                self._process, ready._process = ready._process, None  # noqa: SLF001  (its own class)
+                self._is_ready = False
         if self._process is None or self._process.ended:
             try:
                 keeper = start_detached("user_script.py")
             except DetachedError as error:
                 raise WorkersError(str(error)) from error
-            line = Line(keeper.line)
+            line = Channel(keeper.line)
             self._process = WorkerProcess(keeper, keeper.pid, line, keeper.output)
             self._is_ready = False
             first = {"id": 0, "device": self.device.type, "overlay": self.overlay}
-            with suppress(ClosedError):  # it has ended, as the wait for its answer will find
+            with suppress(ClosedError):  # the process has ended; the wait for its answer raises
                 self._process.line.send(first)
 
     def end(self) -> None:
-        """End it, if there is one."""
+        """End the process, if one runs."""
         if self._process is not None:
             self._process.end()
             self._process = None
 
     def _files_of(self, kernel: Kernel) -> list[str]:
-        """The kernel's own, after the one that defines its op.
+        """Return the file that defines the kernel's op, and the kernel's own file.
 
-        All where it registers what another module defines.
+        Return all files if another module defines the kernel.
         """
         if kernel.origin != "user":
             return []
@@ -119,7 +136,18 @@ class UsersProcess:
         limit_s: float,
         memory_limit: int,
     ) -> Call:
-        """A call on packed copies of these inputs; its outputs are on their device."""
+        """Call the kernel on packed copies of the inputs.
+
+        Args:
+            kernel: the kernel.
+            case: the case of the inputs.
+            inputs: the arguments by name.
+            limit_s: the call's time limit, in seconds.
+            memory_limit: the most resident bytes of the process.
+
+        Returns:
+            The call, with its outputs on the device of the inputs.
+        """
         started = time.perf_counter()
         message: Message = {
             "op": kernel.op.name,
@@ -127,7 +155,7 @@ class UsersProcess:
             "files": self._files_of(kernel),
             "inputs": {name: _spelled(value) for name, value in inputs.items()},
         }
-        home = next(each.device for each in inputs.values() if isinstance(each, Tensor))
+        home = next(value.device for value in inputs.values() if isinstance(value, Tensor))
         try:
             self.begin()
             assert self._process is not None
@@ -152,7 +180,7 @@ class UsersProcess:
 
 
 def _spelled(value: object) -> object:
-    """An argument in JSON."""
+    """Return an argument in JSON."""
     if isinstance(value, tuple):
         return {"tuple": value}
     if not isinstance(value, Tensor):
@@ -167,13 +195,17 @@ def _spelled(value: object) -> object:
 
 
 def _outputs(kernel: Kernel, case: Case, reply: _Reply, home: torch.device) -> dict[str, Tensor]:
-    """By name. Raises ValueError where they aren't the op's."""
+    """Return the outputs by name.
+
+    Raises:
+        ValueError: if they aren't the op's outputs.
+    """
     if reply.outputs is None:
         return {}
-    forms, made = kernel.op.forms(case), {}
+    forms, outputs = kernel.op.forms(case), {}
     for name, sent in zip(kernel.op.outputs, reply.outputs, strict=True):
         if (sent is None) != (name not in forms):
             raise ValueError
         if sent is not None:
-            made[name] = sent.read(forms[name]).to(home)
-    return made
+            outputs[name] = sent.read(forms[name]).to(home)
+    return outputs

@@ -1,8 +1,8 @@
-"""Calls of a kernel on sets of inputs that the judge fills, in an order that the judge gives late.
+"""Calls of a kernel on sets of inputs that the judge fills, in an order that the judge sends late.
 
 The inputs and the places for outputs are the judge's memory (`shared_sets.py`). The conversation is
-one task of a worker: the worker answers that it is ready, and then each order of calls that it has
-made, until it is told to end.
+one task of a worker: the worker replies that it is ready, and then replies to each order of calls
+after it has made them, until the judge ends the task.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kernel_workbench.suites.sandbox.parcels import Arena, Parcel
 from kernel_workbench.suites.sandbox.shared_sets import SetLayout
 from kernel_workbench.suites.sandbox.wire import Message
 
-_NOTHING_YET = 255  # a byte of which NaN is made in every floating-point type
+_NOTHING_YET = 255  # repeated, this byte is NaN in every floating-point type
 _now: Callable[[], float] = time.perf_counter
 
 
@@ -27,8 +27,8 @@ _now: Callable[[], float] = time.perf_counter
 class SharedCalls:
     """One kernel on `count` sets.
 
-    pid  of the worker
-    ask  sends a message and returns the worker's reply
+    pid  process id of the worker
+    ask  a function that sends a message and returns the worker's reply
     """
 
     arena: Arena
@@ -38,12 +38,12 @@ class SharedCalls:
     ask: Callable[[Message], Message]
 
     def fill(self, number: int, values: Parcel) -> None:
-        """Copy values to a set, and forget what its places for outputs hold."""
+        """Copy values to a set, and overwrite its places for outputs with NaN."""
         self.layout.fill(self.arena, number, values)
         self.forget(number)
 
     def forget(self, number: int) -> None:
-        """Forget what a set's places for outputs hold."""
+        """Overwrite a set's places for outputs with NaN."""
         for _, start, form in self.layout.outputs:
             place = self.arena.at(number * self.layout.nbytes + start, form.nbytes)
             place.fill_(_NOTHING_YET)
@@ -52,16 +52,17 @@ class SharedCalls:
         """Have the kernel called on these sets in this order.
 
         Args:
-            order: numbers of sets.
-            flushes: how often the cache is flushed before each call; before an empty order's end.
+            order: indices of sets.
+            flushes: how often the cache is flushed before each call; an empty order flushes as
+            often.
 
         Returns:
-            Seconds by the judge's own clock. On a CPU the time isn't counted in which the judge or
-            the worker was ready to run and others had the cores.
+            Seconds by the judge's own clock. On a CPU they exclude the time in which the judge or
+            the worker was ready to run while other processes used the cores.
 
         Raises:
-            TaskError: where the kernel fails.
-            EndedError: where its process ends.
+            TaskError: if the kernel fails.
+            EndedError: if its process ends.
         """
         message: Message = {"order": list(order), "flushes": flushes}
         self._wait()
@@ -70,9 +71,9 @@ class SharedCalls:
         return _now() - started - (self._kept_waiting_s() - kept_waiting_s)
 
     def _kept_waiting_s(self) -> float:
-        """Seconds that Linux's scheduler kept both processes waiting; 0 where it doesn't count."""
+        """Return the seconds that Linux's scheduler kept both waiting, or 0 if unknown."""
         if self.arena.device.type == "cuda":
-            return 0.0  # a GPU works on meanwhile
+            return 0.0  # a GPU goes on working
         nanoseconds = 0
         for process in (self.pid, "self"):
             try:

@@ -1,7 +1,7 @@
-"""One worker as the judge holds it: asked, watched while it works, and ended.
+"""One worker process: the judge asks it, watches it while it works, and ends it.
 
-A worker may end itself, be killed, hang, take all memory, or answer what it wasn't asked: each is
-an `EndedError` with a sentence, and the judge goes on.
+A worker may end itself, be killed, hang, take all memory, or answer another question than the
+judge's. Each of these raises an `EndedError` with a sentence, and the judge goes on.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from typing import Literal
 import torch
 
 from kernel_workbench.root import start_folder
+from kernel_workbench.suites.sandbox.judge_side import waiting
 from kernel_workbench.suites.sandbox.judge_side.detached import Keeper
 from kernel_workbench.suites.sandbox.orphans import adopt_orphans
 from kernel_workbench.suites.sandbox.parcels import Arena
-from kernel_workbench.suites.sandbox.wire import ClosedError, LateError, Line, Message
+from kernel_workbench.suites.sandbox.wire import Channel, ClosedError, LateError, Message
 
-_LOOK_EVERY_S = 0.2  # at the memory that a worker takes
-_START_S = 120.0  # torch from a cold disk
+_LOOK_EVERY_S = 0.2  # how often the judge reads a worker's memory
+_START_S = 120.0  # enough to load torch from a cold disk
 _END_S = 10.0
 _TAIL = 2**12
 _TRACEBACK = "Traceback (most recent call last):"
-_MOST_LINES, _MOST_COLUMNS = 10, 200  # of what a kernel prints in a call
+_MOST_LINES, _MOST_COLUMNS = 10, 200  # of the text that a kernel prints in a call
 
 
 class WorkersError(RuntimeError):
-    """No worker can be started; the message says why."""
+    """No worker can be started; the message gives the reason."""
 
 
 class EndedError(RuntimeError):
-    """The worker is gone. rule: which of the rules that breaks; the message is a sentence."""
+    """The worker is gone; the message is a sentence, and `rule` is the rule that this breaks."""
 
     def __init__(self, rule: Literal["process ended", "time limit"], reason: str) -> None:
         super().__init__(reason)
@@ -53,23 +54,33 @@ class LimitError(EndedError):
 
 @dataclass(slots=True)
 class ForkServer:
-    """The server that workers are forked by, and what it says of those that have ended."""
+    """The server that forks workers and reports the exit status of workers that have ended.
+
+    output  a file in memory that contains all printed text
+    _ended  exit statuses by process id
+    """
 
     process: subprocess.Popen[bytes]
-    line: Line
-    output: int  # a file in memory that holds what it prints
+    line: Channel
+    output: int
     ready: bool = False
-    _ended: dict[int, int] = field(default_factory=dict)  # worker: its exit status
+    _ended: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def start(
         cls, device: torch.device, *, strict: bool | None, tasks: tuple[str, ...] = ()
     ) -> ForkServer:
-        """Start it; it loads what workers need while the judge goes on.
+        """Start a server, or take one that waits; it loads modules while the judge goes on.
 
-        strict: whether the interpreter is; None: its workers compile, and interpret nothing.
+        Args:
+            device: the device of the workers.
+            strict: use the strict interpreter; None: the workers compile, and interpret nothing.
+            tasks: modules that the workers import before a user's files.
         """
         adopt_orphans()
+        ready = waiting.take(cls.key(device, strict=strict, tasks=tasks))
+        if isinstance(ready, ForkServer):
+            return ready
         ours, theirs = socket.socketpair()
         output = os.memfd_create("printed")
         kind = "none" if strict is None else "strict" if strict else "stock"
@@ -82,13 +93,24 @@ class ForkServer:
             stdout=output,
             stderr=output,
             pass_fds=(theirs.fileno(),),
-            start_new_session=True,  # Ctrl-C comes to the judge
+            start_new_session=True,  # so that Ctrl-C reaches the judge only
         )
         theirs.close()
-        return cls(process, Line(ours), output)
+        return cls(process, Channel(ours), output)
+
+    @staticmethod
+    def key(
+        device: torch.device, *, strict: bool | None, tasks: tuple[str, ...] = ()
+    ) -> tuple[object, ...]:
+        """Return what a server that waits has to have been started with."""
+        return "server", device.type, strict, tasks
 
     def wait(self) -> None:
-        """Until it can fork. Raises WorkersError."""
+        """Wait until the server can fork.
+
+        Raises:
+            WorkersError: if the server ends or doesn't answer.
+        """
         if self.ready:
             return
         try:
@@ -100,41 +122,49 @@ class ForkServer:
         self.ready = True
 
     def fork(self, message: Message) -> WorkerProcess:
-        """Another worker, told `message`, which it answers first. Raises WorkersError."""
+        """Start a worker, which answers `message` first.
+
+        Raises:
+            WorkersError: if the server ends or doesn't answer.
+        """
         self.wait()
         ours, theirs = socket.socketpair()
         output = os.memfd_create("printed")
         try:
             self.line.send(message, (theirs.fileno(), output))
-            while "forked" not in (said := self.line.receive(_START_S)):
-                self._ended[said["ended"]] = said["status"]
+            while "forked" not in (reply := self.line.receive(_START_S)):
+                self._ended[reply["ended"]] = reply["status"]
         except (ClosedError, LateError, KeyError) as error:
             raise WorkersError("the server that starts workers is gone") from error
         finally:
             theirs.close()
-        return WorkerProcess(self, said["forked"], Line(ours), output)
+        return WorkerProcess(self, reply["forked"], Channel(ours), output)
 
     def status_of(self, pid: int, wait_s: float) -> int | None:
-        """The exit status of a worker that has ended; None after `wait_s`. Raises ClosedError."""
+        """Return the exit status of a worker, or None if it still runs after `wait_s` seconds.
+
+        Raises:
+            ClosedError: if the server is gone.
+        """
         deadline = time.monotonic() + wait_s
         while pid not in self._ended:
             try:
-                said = self.line.receive(max(0.0, deadline - time.monotonic()))
+                report = self.line.receive(max(0.0, deadline - time.monotonic()))
             except LateError:
                 return None
-            self._ended[said["ended"]] = said["status"]
+            self._ended[report["ended"]] = report["status"]
         return self._ended.pop(pid)
 
     def kill(self) -> None:
-        """End it at once; the workers' next call starts another one."""
+        """Kill the server at once; the next call of the workers starts another one."""
         self.process.kill()
         self.process.wait()
 
     def close(self) -> None:
-        """End it, and with it all that its workers left."""
+        """End the server, and with it every process that its workers left."""
         self.line.close()
         os.close(self.output)
-        if not self.ready:  # it has forked none, and would go on with what it loads
+        if not self.ready:  # no worker was forked, and the server would go on loading
             self.process.kill()
         try:
             self.process.wait(_END_S)
@@ -145,18 +175,24 @@ class ForkServer:
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """A worker; output: a file in memory that holds what it prints, of which the end is kept."""
+    """A worker process.
+
+    output   a file in memory that contains all printed text
+    arenas   the worker's open arenas, by name
+    printed  the last line of the text, once the worker has ended
+    lines    the first lines that it printed since the last message
+    """
 
     server: ForkServer | Keeper
     pid: int
-    line: Line
+    line: Channel
     output: int
-    arenas: dict[str, Arena] = field(default_factory=dict)  # by the kind of their device
+    arenas: dict[str, Arena] = field(default_factory=dict)
     ended: bool = False
     printed: str = ""
-    said: tuple[str, ...] = ()  # the first lines that it printed since it was last sent something
+    lines: tuple[str, ...] = ()
     _last_id: int = 0
-    _said_from: int = 0
+    _lines_from: int = 0
 
     def exchange(
         self,
@@ -165,37 +201,58 @@ class WorkerProcess:
         memory_limit: int,
         descriptors: Iterable[int] = (),
     ) -> Message:
-        """Send and wait for the answer. Raises EndedError where there is none."""
+        """Send a message and return the reply.
+
+        Args:
+            message: the message, in JSON.
+            limit_s: the time limit, in seconds.
+            memory_limit: the most resident bytes of the worker.
+            descriptors: file descriptors that go with the message.
+
+        Raises:
+            EndedError: if the worker ends or is ended.
+        """
         self.ask(message, descriptors)
-        said = self.answer(limit_s, memory_limit)
+        reply = self.answer(limit_s, memory_limit)
         if not self.ended:
-            self.said = _first_lines(self.output, self._said_from)
-        return said
+            self.lines = _first_lines(self.output, self._lines_from)
+        return reply
 
     def ask(self, message: Message, descriptors: Iterable[int] = ()) -> None:
-        """Send; whoever waits for the answer finds out whether the worker is gone."""
+        """Send a message. If the worker is gone, `answer` raises."""
         self._last_id += 1
-        self.said, self._said_from = (), os.fstat(self.output).st_size
+        self.lines, self._lines_from = (), os.fstat(self.output).st_size
         with suppress(ClosedError):
             self.line.send(message | {"id": self._last_id}, tuple(descriptors))
 
     def answer(self, limit_s: float, memory_limit: int) -> Message:
-        """Wait for the answer to what was sent last. Raises EndedError where there is none."""
+        """Return the reply to the last message.
+
+        Raises:
+            EndedError: if the worker ends or is ended.
+        """
         deadline = time.monotonic() + limit_s
         while True:
-            said = self.look(deadline, limit_s, memory_limit)
-            if said is not None:
-                return said
+            reply = self.look(deadline, limit_s, memory_limit)
+            if reply is not None:
+                return reply
 
     def look(
         self, deadline: float, limit_s: float, memory_limit: int, wait_s: float = _LOOK_EVERY_S
     ) -> Message | None:
-        """The answer to what was sent last; None: not yet. Raises EndedError: there won't be one.
+        """Return the reply to the last message, or None if it hasn't come within `wait_s` seconds.
 
-        deadline: of the clock time.monotonic, `limit_s` after the question.
+        Args:
+            deadline: of the clock time.monotonic, `limit_s` after the message.
+            limit_s: the time limit, in seconds.
+            memory_limit: the most resident bytes of the worker.
+            wait_s: how long to wait, in seconds.
+
+        Raises:
+            EndedError: if the worker ends or is ended.
         """
         try:
-            said = self.line.receive(wait_s)
+            reply = self.line.receive(wait_s)
         except LateError:
             late = self._beyond(deadline, limit_s, memory_limit)
             if late is None:
@@ -204,38 +261,42 @@ class WorkerProcess:
             raise late from None
         except ClosedError:
             raise EndedError("process ended", self._how_it_ended()) from None
-        except BaseException:  # Ctrl-C too: what it answers now would be taken for the next answer
+        except BaseException:  # Ctrl-C too: a late reply would be used for the next one
             self.end()
             raise
-        if said.pop("id", None) != self._last_id:
+        if reply.pop("id", None) != self._last_id:
             self.end()
             raise EndedError("process ended", "its process answered what it wasn't asked")
-        return said
+        return reply
 
     def end(self) -> int | None:
-        """End it; the status that it had ended with by itself, None where it hadn't."""
+        """End the worker.
+
+        Returns:
+            The exit status if the worker had ended by itself, else None.
+        """
         if self.ended:
             return None
         self.ended = True
         self.line.close()
         try:
-            # Its socket may be closed and the process live on.
+            # The process may live on after it closed its socket.
             status = self.server.status_of(self.pid, _LOOK_EVERY_S)
             if status is None:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(self.pid, signal.SIGKILL)
                 if self.server.status_of(self.pid, _END_S) is None:
-                    self.server.kill()  # it was stopped
+                    self.server.kill()  # the process doesn't end, because it was stopped
         except (ClosedError, KeyError):
             self.server.kill()
             status = None
-        self.printed = _printed(self.output, self._said_from)
-        # From where Python tells how the worker itself broke it isn't the kernel that speaks.
-        said = _first_lines(self.output, self._said_from)
-        self.said = tuple(takewhile(lambda line: line != _TRACEBACK, said))
+        self.printed = _printed(self.output, self._lines_from)
+        # From a traceback of the worker on, the text isn't the kernel's.
+        lines = _first_lines(self.output, self._lines_from)
+        self.lines = tuple(takewhile(lambda line: line != _TRACEBACK, lines))
         os.close(self.output)
-        for each in self.arenas.values():
-            each.close()
+        for arena in self.arenas.values():
+            arena.close()
         return status
 
     def _beyond(self, deadline: float, limit_s: float, memory_limit: int) -> LimitError | None:
@@ -244,12 +305,12 @@ class WorkerProcess:
         resident = _resident(self.pid)
         if resident <= memory_limit:
             return None
-        taken, most = resident / 2**30, memory_limit / 2**30
-        reason = f"its process took {taken:.1f} GiB of memory, past {most:.1f} GiB"
+        used, most = resident / 2**30, memory_limit / 2**30
+        reason = f"its process took {used:.1f} GiB of memory, past {most:.1f} GiB"
         return LimitError("process ended", reason)
 
     def _how_it_ended(self) -> str:
-        """In a sentence, with the last line that it printed."""
+        """Return a sentence about the end, with the last printed line."""
         status = self.end()
         also = f"; it printed: {self.printed}" if self.printed else ""
         if status is None:
@@ -264,23 +325,23 @@ class WorkerProcess:
 def _printed(descriptor: int, start: int = 0) -> str:
     """Return the last line that a process printed from byte `start` on.
 
-    Return the first line of an exception that it ended with. Another kernel printed what is before
-    `start`.
+    If an exception ended the process, return the first line of that exception. Text before `start`
+    is another kernel's.
     """
     size = os.fstat(descriptor).st_size
     text = os.pread(descriptor, _TAIL, max(start, size - _TAIL)).decode(errors="replace")
-    lines = [each for each in text.splitlines() if each.strip()]
-    traced = [at for at, each in enumerate(lines) if each == _TRACEBACK]
-    if traced:  # CUDA's errors have lines of general advice below what went wrong
-        raised = (each for each in lines[traced[-1] + 1 :] if not each.startswith(" "))
+    lines = [line for line in text.splitlines() if line.strip()]
+    tracebacks = [at for at, line in enumerate(lines) if line == _TRACEBACK]
+    if tracebacks:  # CUDA's errors have lines of general advice below their first line
+        raised = (line for line in lines[tracebacks[-1] + 1 :] if not line.startswith(" "))
         return next(raised, lines[-1]).strip()[:300]
     return lines[-1].strip()[:300] if lines else ""
 
 
 def _first_lines(descriptor: int, start: int) -> tuple[str, ...]:
-    """The first lines of what a process printed from byte `start` on, each cut where it is long."""
+    """Return the first lines that a process printed from byte `start` on, each shortened."""
     text = os.pread(descriptor, _MOST_LINES * _MOST_COLUMNS, start).decode(errors="replace")
-    lines = [each.rstrip()[:_MOST_COLUMNS] for each in text.splitlines() if each.strip()]
+    lines = [line.rstrip()[:_MOST_COLUMNS] for line in text.splitlines() if line.strip()]
     more = os.fstat(descriptor).st_size - start > _MOST_LINES * _MOST_COLUMNS
     return (*lines[:_MOST_LINES], *["..."] * (more or len(lines) > _MOST_LINES))
 
@@ -294,7 +355,7 @@ def _resident(pid: int) -> int:
 
 
 def free_memory() -> int:
-    """Bytes that processes can take, of the whole machine."""
+    """Return the bytes of memory that are available on the whole machine."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 2**10

@@ -1,10 +1,10 @@
-"""The judge's side: candidates are called in a process apart, which may die without the judge.
+"""Call candidates in another process, which may die without the judge: the judge's side.
 
-A worker is forked by a server (`fork_server.py`), imports the user's files, and calls what it is
-asked to. Where it ends, hangs or takes too much memory, the call fails with that for a reason, and
-the next call gets another worker. What it says is checked before it is believed, and nothing that
-it says is more than names, numbers and sentences; its outputs are as many bytes as the op's outputs
-must have, copied out of memory that the judge owns.
+A server (`fork_server.py`) forks a worker, which imports the user's files and calls their kernels.
+If the worker ends, hangs or takes too much memory, the call fails with that reason, and the next
+call gets another worker. The judge checks every reply: replies contain only names, numbers and
+sentences, and outputs are copies of exactly as many bytes as the op's outputs have, out of memory
+that the judge owns.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from kernel_workbench.suites.sandbox.wire import Message, spelled
 _ASK_S = 60.0
 _OTHER_OUTPUTS = "its process returned other outputs than the op's"
 _NO_WORKER = "its process sent what no worker sends"
-_MOST_RENEWED = 3  # workers, for one call
-_MOST_ASKED = 256  # cases of which a message asks
-_NOTHING_YET = 255  # a byte of which NaN is made in every floating-point type
-# Errors after which a worker isn't used again: what is out of memory may still hold it.
+_MOST_RENEWED = 3  # the most workers for one call
+_MOST_ASKED = 256  # the most cases of one question
+_NOTHING_YET = 255  # repeated, this byte is NaN in every floating-point type
+# Errors after which a worker isn't used again: it may still occupy the memory.
 SPENT = ("OutOfMemoryError", "MemoryError", "out of memory")
 
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_CALL, _ANSWERS = TypeAdapter(Call), TypeAdapter(list[Declared])  # what a worker may say of them
+_CALL, _ANSWERS = TypeAdapter(Call), TypeAdapter(list[Declared])  # check a worker's replies
 
 
 class _NoArenaError(Exception):
@@ -61,23 +61,30 @@ class NoSharedMemoryError(RuntimeError):
 
 
 class _StaleError(Exception):
-    """The worker made no call: something that an earlier call left has replaced code in it."""
+    """The worker made no call: code that an earlier call left has replaced code of the worker."""
 
 
 class TaskError(RuntimeError):
-    """A task wasn't done; the message is a sentence about the kernel. rule: as in a verdict."""
+    """A task failed; the message is a sentence about the kernel, and `rule` is the broken rule."""
 
     def __init__(self, rule: Rule, reason: str) -> None:
         super().__init__(reason)
         self.rule = rule
 
 
-class Done(BaseModel):
-    """What a worker says of a task."""
+class TaskReply(BaseModel):
+    """A worker's reply to a task.
+
+    result   the result of the task, in JSON
+    outputs  names of the outputs in the arena
+    raised   a sentence if the kernel failed, and `rule`: the broken rule
+    fatal    the process can't use the device any more
+    spent    the process must not call another kernel
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    said: Message = {}
+    result: Message = {}
     outputs: list[str] = []
     raised: str | None = None
     rule: Rule = "raised"
@@ -85,8 +92,8 @@ class Done(BaseModel):
     spent: bool = False
 
 
-class Told(BaseModel):
-    """What a worker says of a kernel that it has registered."""
+class KernelDescription(BaseModel):
+    """A kernel that a worker has registered, in JSON."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -106,26 +113,32 @@ def _elsewhere(**_: object) -> object:
     raise RuntimeError("this kernel is called in a worker")
 
 
-# It refuses every case: the worker has the kernel's domain, and is asked.
+# Refuses every case: the worker knows the kernel's domain and answers questions about it.
 _ELSEWHERE = Domain(dtypes=(torch.float32,), also=lambda _: "its domain is in a worker")
 
 
-def told_kernel(told: Told, *, user: bool) -> Kernel:
-    """The kernel as the judge knows it: its function and domain stay in the workers.
+def kernel_of(description: KernelDescription, *, user: bool) -> Kernel:
+    """Return the judge's kernel of a description; function and domain stay in the workers.
 
-    Raises LookupError or ValueError where there is no such op, or part of one.
+    Args:
+        told: the description.
+        user: mark the kernel as a user's, whatever the description says.
+
+    Raises:
+        LookupError: if there is no such op.
+        ValueError: if the op has no such part.
     """
     return Kernel(
-        op=OPS[told.op].part(told.returns),
-        name=told.name,
+        op=OPS[description.op].part(description.returns),
+        name=description.name,
         domain=_ELSEWHERE,
-        numerics=OPS[told.op].numerics(**told.numerics),  # type: ignore[arg-type]
-        priority=told.priority,
+        numerics=OPS[description.op].numerics(**description.numerics),  # type: ignore[arg-type]
+        priority=description.priority,
         function=_elsewhere,
-        origin="user" if user else told.origin,
-        path=told.path,
-        variants=lambda _: told.variants,
-        wraps=told.wraps,
+        origin="user" if user else description.origin,
+        path=description.path,
+        variants=lambda _: description.variants,
+        wraps=description.wraps,
     )
 
 
@@ -133,13 +146,16 @@ def told_kernel(told: Told, *, user: bool) -> Kernel:
 class Workers:
     """The workers of a run, one at a time; `close` ends them.
 
-    files      a user's, imported in each worker and nowhere else
-    tasks      modules of the suites that `task` may name, imported before a user's files are
-    overlay    a folder with a changed copy of `kernels/`, which then stands for the checkout's
-    time_limit_s    for one call
-    memory_limit    bytes that a worker may have resident; None: half of what is free at the start
-    replaced   how many workers have ended before the run did
-    arena_device    where inputs and outputs are handed over: on the GPU, if its driver lets two
+    device     the device of the calls
+    sm         the GPU generation, for example 90
+    strict     use the strict interpreter on a CPU
+    files      a user's files, which only workers import
+    tasks      modules of the suites that `task` may name; workers import them before a user's files
+    overlay    a folder with a changed copy of `kernels/`, which replaces the checkout's
+    time_limit_s    the time limit of one call, in seconds
+    memory_limit    the most resident bytes of a worker; None: half of the memory free at the start
+    replaced   number of workers that ended before the run did
+    arena_device    the device of inputs and outputs on their way: the GPU, if its driver lets two
                     processes share memory
     """
 
@@ -162,27 +178,30 @@ class Workers:
     def __post_init__(self) -> None:
         self.arena_device = self.device
         overlay = None if self.overlay is None else str(self.overlay)
-        files = tuple(str(each.resolve()) for each in self.files)
+        files = tuple(str(file.resolve()) for file in self.files)
         self.script = UsersProcess(self.device, overlay, files)
 
     def kernels(self) -> tuple[Kernel, ...]:
-        """The kernels that the files, or the changed copy, register.
+        """Return the kernels that the files, or the changed copy, register.
 
-        Their functions and domains are in the workers: `call`, `declared` and `refusal` ask there.
-        Raises KernelError where they can't be had, WorkersError where no worker can be.
+        Their functions and domains stay in the workers: `call`, `declared` and `refusal` ask there.
+
+        Raises:
+            KernelError: if a file can't be imported.
+            WorkersError: if no worker can be started.
         """
         if not self._remote:
             self._ready()
         return tuple(self._remote.values())
 
     def refusal(self, kernel: Kernel, case: Case) -> str | None:
-        """Why the kernel's domain doesn't hold the case; None where it does."""
+        """Return the sentence by which the kernel's domain rejects the case, or None."""
         if not self._is_remote(kernel):
             return kernel.domain.reject(case, self.sm, self.device.type)
         return self._answer(kernel, case).refusal
 
     def declared(self, kernel: Kernel, case: Case) -> Declared:
-        """What the kernel says of a case that its domain holds."""
+        """Return the kernel's declarations about a case that its domain accepts."""
         if not self._is_remote(kernel):
             return declared(kernel, case, self.sm)
         return self._answer(kernel, case)
@@ -196,9 +215,19 @@ class Workers:
         how: How = PLAIN,
         then: Parcel | None = None,
     ) -> Call:
-        """Call the kernel on the parcel's inputs; outputs are copies, on the run's device.
+        """Call the kernel on the parcel's inputs.
 
-        then: the values that follow in the same memory (`How.then`), whose outputs are returned.
+        Args:
+            kernel: the kernel.
+            case: the case of the inputs.
+            parcel: the inputs.
+            fill: the value that fresh memory contains.
+            how: special conditions.
+            then: other values that follow in the same memory (`How.then`), or None.
+
+        Returns:
+            The call, of the values that followed if there are some. Its outputs are copies on the
+            run's device.
         """
         started = time.perf_counter()
         parcels = [parcel] if then is None else [parcel, then]
@@ -208,27 +237,27 @@ class Workers:
             try:
                 call, arena, at = self._renewed(self._called, kernel, case, parcels, fill, how)
             except _NoArenaError:
-                # The driver doesn't let two processes share memory: through the host, then.
+                # The driver doesn't let two processes share memory: go through the host.
                 self.arena_device = torch.device("cpu")
                 parcels = self._moved(parcels)
                 call, arena, at = self._renewed(self._called, kernel, case, parcels, fill, how)
         except EndedError as ended:
             self.replaced += 1
-            said = () if self._worker is None else self._worker.said
-            said = said if len(said) > 1 else ()  # the last line is in the reason
-            return Call({}, time.perf_counter() - started, ended.rule, str(ended), printed=said)
-        call = replace(call, printed=() if self._worker is None else self._worker.said)
+            lines = () if self._worker is None else self._worker.lines
+            lines = lines if len(lines) > 1 else ()  # the reason contains the last line
+            return Call({}, time.perf_counter() - started, ended.rule, str(ended), printed=lines)
+        call = replace(call, printed=() if self._worker is None else self._worker.lines)
         if call.rule is None:
             outputs = self._outputs(kernel, case, arena, at, parcel.home)
             changed = parcels[0].changed(arena, kernel.op) if then is None else None
             rule = None if changed is None else "changed input"
             call = replace(call, outputs=outputs, rule=rule, reason=changed)
-        if call.fatal or call.spent or any(each in (call.reason or "") for each in SPENT):
+        if call.fatal or call.spent or any(word in (call.reason or "") for word in SPENT):
             self._end()
         return call
 
     def call_plainly(self, kernel: Kernel, case: Case, inputs: Inputs) -> Call:
-        """Call the kernel as a user does, in a process without the suites: see plain_calls.py."""
+        """Call the kernel as a user does, in a process without the suites (plain_calls.py)."""
         self._ready()
         assert self.memory_limit is not None
         limits = self.time_limit_s, self.memory_limit
@@ -243,11 +272,22 @@ class Workers:
         settings: Message,
         limit_s: float,
     ) -> tuple[Message, dict[str, Tensor]]:
-        """What a module's `run_task(kernel, case, inputs, device, settings)` returns in a worker.
+        """Call a module's `run_task(kernel, case, inputs, device, settings)` in a worker.
 
-        That is something in JSON, to be checked by whoever asked, and outputs of the kernel or
-        none; inputs: of each parcel, in memory of its own, whether or not it is another parcel.
-        Raises TaskError, in one sentence, where the kernel or its process fails.
+        Args:
+            kernel: the kernel.
+            case: the case of the parcels.
+            parcels: inputs; each place of the sequence gets memory of its own.
+            module: one of `tasks`.
+            settings: settings of the module, in JSON.
+            limit_s: the time limit, in seconds.
+
+        Returns:
+            The result in JSON, which the caller must check, and outputs of the kernel by name, or
+            none.
+
+        Raises:
+            TaskError: if the kernel or its process fails; the message is one sentence.
         """
         try:
             try:
@@ -272,11 +312,14 @@ class Workers:
         settings: Message,
         limit_s: float,
     ) -> Iterator[SharedCalls]:
-        """Call the kernel on sets of inputs in the judge's memory, as long as the context lasts.
+        """Call the kernel on sets of inputs in the judge's memory within the context.
 
-        The module's `run_passes` makes the calls. Raises TaskError, in one sentence, where the
-        kernel or its process fails, OutOfMemoryError where the GPU has no memory for the sets, and
-        NoSharedMemoryError where its driver shares none between processes.
+        The module's `run_passes` makes the calls.
+
+        Raises:
+            TaskError: if the kernel or its process fails; the message is one sentence.
+            torch.OutOfMemoryError: if the GPU has no memory for the sets.
+            NoSharedMemoryError: if the GPU's driver shares no memory between processes.
         """
         if self.arena_device != self.device:
             raise NoSharedMemoryError
@@ -310,10 +353,10 @@ class Workers:
             self.replaced += 1
             raise TaskError(ended.rule, str(ended)) from ended
         except BaseException:
-            self._end()  # it waits for the next order
+            self._end()  # it still waits for the next order
             raise
         finally:
-            # Gigabytes, which the next truth needs: the worker has closed its view of them.
+            # The next truth needs these gigabytes; the worker has closed its view.
             if arena is not None:
                 arena.close()
             if self._worker is not None:
@@ -323,7 +366,7 @@ class Workers:
                 torch.cuda.empty_cache()
 
     def _raise_for(self, reply: Message) -> NoReturn:
-        """Raise what a reply of passes stands for that isn't ready for more."""
+        """Raise the error of a reply that isn't ready for more passes."""
         if reply.keys() == {"no_memory"}:
             raise torch.OutOfMemoryError(f"in the kernel's process: {reply['no_memory']}")
         if reply.keys() == {"no_arena"}:
@@ -331,29 +374,29 @@ class Workers:
         self._check(self._done(reply))
         raise TaskError("process ended", _NO_WORKER)
 
-    def _check(self, done: Done) -> None:
-        """End a worker that isn't to be used again. Raises TaskError where the kernel failed."""
+    def _check(self, done: TaskReply) -> None:
+        """End a worker that can't be used again. Raises TaskError if the kernel failed."""
         reason = done.raised or ""
         if done.fatal or done.spent or any(word in reason for word in SPENT):
             self._end()
         if done.raised is not None:
             raise TaskError(done.rule, done.raised)
 
-    def _done(self, reply: Message) -> Done:
-        """Check what a worker says at the end of a task. Raises EndedError."""
+    def _done(self, reply: Message) -> TaskReply:
+        """Validate a worker's reply to a task. Raises EndedError."""
         try:
-            return Done.model_validate(reply)
+            return TaskReply.model_validate(reply)
         except ValidationError as error:
             self._end()
             raise EndedError("process ended", _NO_WORKER) from error
 
     def _moved(self, parcels: Sequence[Parcel]) -> list[Parcel]:
-        """Return the parcels on the arena's device; one that comes twice stays one."""
+        """Return the parcels on the arena's device; a parcel that occurs twice stays one parcel."""
         moved = {id(parcel): parcel.to(self.arena_device) for parcel in parcels}
         return [moved[id(parcel)] for parcel in parcels]
 
     def prepare(self) -> None:
-        """Start the server; the first worker has to wait less for it."""
+        """Start the server early, so that the first worker starts sooner."""
         if self.server is None:
             self.server = ForkServer.start(self.device, strict=self.strict, tasks=self.tasks)
 
@@ -363,7 +406,7 @@ class Workers:
         self._end()
 
     def close(self) -> None:
-        """End the worker, the server and everything that they left."""
+        """End the worker, the server and every process that they left."""
         if self._worker is not None:
             self._worker.end()
             self._worker = None
@@ -373,9 +416,9 @@ class Workers:
             self.server = None
 
     def kill(self) -> None:
-        """End them at once, from any thread: one that waits for an answer is told that none comes.
+        """Kill all processes at once, from any thread.
 
-        That thread closes them.
+        A thread that waits for a reply then raises, and has to call `close`.
         """
         server = self.server
         if server is not None:
@@ -385,7 +428,7 @@ class Workers:
         return (kernel.op.name, kernel.name) in self._remote
 
     def learn(self, kernel: Kernel, cases: Iterable[Case]) -> None:
-        """Ask about cases in a few messages, before `refusal` and `declared` need the answers."""
+        """Ask about many cases in few messages, ahead of `refusal` and `declared`."""
         if not self._is_remote(kernel):
             return
         new = [
@@ -403,10 +446,10 @@ class Workers:
         return kernel.op.name, kernel.name, case
 
     def _ask(self, kernel: Kernel, cases: Sequence[Case]) -> None:
-        """Note what the kernel says of the cases; one that it has a problem with is asked alone."""
+        """Store the kernel's answers about the cases; ask about a case with a problem alone."""
         question = {"do": "ask", "op": kernel.op.name, "kernel": kernel.name, "sm": self.sm}
         question |= {"cases": [spelled(case) for case in cases]}
-        answers, problem = [], "what it says of the case is no answer"
+        answers, problem = [], "its reply about the case isn't an answer"
         try:
             reply = self._renewed(self._exchange, question, _ASK_S)
             answers = _ANSWERS.validate_python(reply.get("answers"))
@@ -424,29 +467,30 @@ class Workers:
             else:
                 self._answers[self._key(kernel, case)] = answer
 
-    def _renewed(self, do: Callable[_P, _T], /, *given: _P.args, **named: _P.kwargs) -> _T:
-        """Call `do`, once more in a new worker where an earlier call has replaced code in this one.
+    def _renewed(self, do: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Call `do`, and again in a new worker if an earlier call has replaced code in this worker.
 
-        Raises EndedError where that goes on, as with a process that a kernel has left elsewhere.
+        Raises EndedError if this happens again and again, as with a process that a kernel left
+        elsewhere.
         """
         for _ in range(_MOST_RENEWED):
             with suppress(_StaleError):
-                return do(*given, **named)
+                return do(*args, **kwargs)
         raise EndedError("process ended", "code of its process was replaced before it was called")
 
     def _called(
         self, kernel: Kernel, case: Case, parcels: Sequence[Parcel], fill: Fill, how: How
     ) -> tuple[Call, Arena, int]:
-        """Return the call, and where in which arena its outputs still are."""
+        """Return the call, the arena that still contains its outputs, and where they are in it."""
         message: Message = {"do": "call", "fill": fill, "how": asdict(how)}
-        said, arena, at = self._sent(kernel, case, parcels, message, self.time_limit_s)
-        made = said.get("outputs")
+        reply, arena, at = self._sent(kernel, case, parcels, message, self.time_limit_s)
+        names = reply.get("outputs")
         try:
-            call = _CALL.validate_python(said | {"outputs": {}})
+            call = _CALL.validate_python(reply | {"outputs": {}})
         except ValidationError as error:
             self._end()
             raise EndedError("process ended", _NO_WORKER) from error
-        if call.rule is None and made != list(_sizes(kernel, case)):
+        if call.rule is None and names != list(_sizes(kernel, case)):
             self._end()
             raise EndedError("process ended", _OTHER_OUTPUTS)
         return call, arena, at
@@ -461,25 +505,25 @@ class Workers:
         limit_s: float,
     ) -> tuple[Message, dict[str, Tensor]]:
         if module not in self.tasks:
-            raise ValueError(f"{module} isn't among the modules that the workers were told of")
+            raise ValueError(f"{module} isn't among the modules that the workers import")
         message: Message = {
             "do": "task",
             "module": module,
             "settings": settings,
             "signs": kernel.op.found_signs(),
         }
-        said, arena, at = self._sent(kernel, case, parcels, message, limit_s)
-        done = self._done(said)
+        reply, arena, at = self._sent(kernel, case, parcels, message, limit_s)
+        done = self._done(reply)
         if done.raised is not None:
             self._check(done)
         if done.outputs and done.outputs != list(_sizes(kernel, case)):
             self._end()
             raise EndedError("process ended", _OTHER_OUTPUTS)
-        known = bool(done.outputs)
-        outputs = self._outputs(kernel, case, arena, at, parcels[0].home) if known else {}
+        has_outputs = bool(done.outputs)
+        outputs = self._outputs(kernel, case, arena, at, parcels[0].home) if has_outputs else {}
         if done.spent:
             self._end()
-        return done.said, outputs
+        return done.result, outputs
 
     def _sent(
         self,
@@ -489,16 +533,22 @@ class Workers:
         message: Message,
         limit_s: float,
     ) -> tuple[Message, Arena, int]:
-        """The answer to a message about a kernel on these inputs, and where outputs are."""
+        """Send a message about a kernel and inputs.
+
+        Returns:
+            The reply, the arena, and the position of the outputs in the arena.
+        """
         room = sum(map(aligned, _sizes(kernel, case).values()))
         through = parcels[0].device.type
-        apart = {id(each): each for each in parcels}  # one that comes twice is sent once
-        outputs_at = sum(each.nbytes for each in apart.values())
+        apart = {
+            id(parcel): parcel for parcel in parcels
+        }  # a parcel that occurs twice is sent once
+        outputs_at = sum(parcel.nbytes for parcel in apart.values())
         before, arena = self._arena(outputs_at + room, parcels[0].device)
         sent, at = {}, 0
-        for number, each in apart.items():
-            sent[number] = each.put(arena, at)
-            at += each.nbytes
+        for number, parcel in apart.items():
+            sent[number] = parcel.put(arena, at)
+            at += parcel.nbytes
         message |= {
             "op": kernel.op.name,
             "kernel": kernel.name,
@@ -506,7 +556,7 @@ class Workers:
             "configuration": kernel.configuration,
             "case": spelled(case),
             "through": through,
-            "inputs": [sent[id(each)] for each in parcels],
+            "inputs": [sent[id(parcel)] for parcel in parcels],
             "outputs_at": outputs_at,
         }
         arena.at(outputs_at, room).fill_(_NOTHING_YET)
@@ -515,21 +565,21 @@ class Workers:
             message["arena"], descriptors = arena.spec, arena.descriptors
         if arena.device.type == "cuda":
             torch.cuda.synchronize(arena.device)
-        said = self._exchange(message, limit_s, descriptors)
-        if said.keys() == {"no_memory"}:
+        reply = self._exchange(message, limit_s, descriptors)
+        if reply.keys() == {"no_memory"}:
             self._end()
-            raise torch.OutOfMemoryError(f"in the kernel's process: {said['no_memory']}")
-        if said.keys() == {"no_arena"} and through != "cpu":
-            self._end()  # it lacks the arena that the judge has for it
+            raise torch.OutOfMemoryError(f"in the kernel's process: {reply['no_memory']}")
+        if reply.keys() == {"no_arena"} and through != "cpu":
+            self._end()  # the worker hasn't opened the judge's arena
             raise _NoArenaError
-        return said, arena, outputs_at
+        return reply, arena, outputs_at
 
     def _arena(
         self, nbytes: int, device: torch.device, name: str | None = None
     ) -> tuple[Arena | None, Arena]:
-        """Return the worker's arena from before, and one with room for so many bytes.
+        """Return the worker's previous arena, and an arena with room for so many bytes.
 
-        Where there is no memory, the worker's is given back first. Raises OutOfMemoryError.
+        If memory runs out, the worker's memory is freed first. Raises torch.OutOfMemoryError.
         """
         name = name or device.type
         arenas = self._ready().arenas
@@ -541,7 +591,7 @@ class Workers:
         return None, fitting(self._ready().arenas, nbytes, device, name)
 
     def give_back(self) -> None:
-        """Give back the GPU's memory that the workers and their arenas take."""
+        """Free the GPU memory of the workers and their arenas."""
         self.renew()
         if self.device.type == "cuda":
             torch.cuda.ipc_collect()
@@ -553,8 +603,8 @@ class Workers:
         outputs, forms = {}, kernel.op.forms(case)
         for name, nbytes in _sizes(kernel, case).items():
             form = forms[name]
-            held = arena.at(offset, nbytes).clone().view(form.dtype).view(form.shape)
-            outputs[name] = held.to(home)
+            output = arena.at(offset, nbytes).clone().view(form.dtype).view(form.shape)
+            outputs[name] = output.to(home)
             offset += aligned(nbytes)
         return outputs
 
@@ -574,20 +624,20 @@ class Workers:
             self._worker.end()
 
     def _ready(self) -> WorkerProcess:
-        """A worker, the last one or another, with the files imported."""
+        """Return a worker that has imported the files: the last one, or a new one."""
         if self._worker is not None and not self._worker.ended:
             return self._worker
         if self.memory_limit is None:
             self.memory_limit = free_memory() // 2
         if self.server is not None and self.server.process.poll() is not None:
             self.script.end()
-            self.server.close()  # a candidate has killed it
+            self.server.close()  # a candidate has killed the server
             self.server = None
         self.prepare()
         assert self.server is not None
         message: Message = {
             "overlay": None if self.overlay is None else str(self.overlay),
-            "files": [str(each) for each in self.files],
+            "files": [str(file) for file in self.files],
             "tasks": self.tasks,
             "sm": self.sm,
             "watched": True,
@@ -613,45 +663,53 @@ class Workers:
         return "--kernels " + " ".join(map(str, self.files)) if self.files else "the kernels"
 
     def _remember(self, loaded: Message) -> None:
-        """The kernels that a worker has registered, as the judge knows them from then on."""
+        """Store the kernels that a worker has registered."""
         if self._remote:
             return
         try:
-            told = [Told.model_validate(each) for each in loaded["kernels"]]
-            self._know_ops(told)
-            # A user's file doesn't say whose it is: a baseline's failures don't count.
-            made = [told_kernel(each, user=self.overlay is None) for each in told]
+            descriptions = [
+                KernelDescription.model_validate(description) for description in loaded["kernels"]
+            ]
+            self._know_ops(descriptions)
+            # A user's file doesn't choose the origin: failures of baselines don't count.
+            kernels = [
+                kernel_of(description, user=self.overlay is None) for description in descriptions
+            ]
         except (ValueError, LookupError, TypeError) as error:
-            raise KernelError(f"{self._named()}: what it registers can't be read") from error
-        for each in told:
-            if each.problem is not None:
-                raise KernelError(f"kernel {each.name} in {each.path}: {each.problem}")
-        for kernel in made:
+            raise KernelError(f"{self._named()}: its registered kernels can't be read") from error
+        for description in descriptions:
+            if description.problem is not None:
+                raise KernelError(
+                    f"kernel {description.name} in {description.path}: {description.problem}"
+                )
+        for kernel in kernels:
             problem = wrong_promise(kernel)
             if problem is not None:
                 raise KernelError(problem)
-        self._remote = {(each.op.name, each.name): each for each in made}
+        self._remote = {
+            (description.op.name, description.name): description for description in kernels
+        }
 
-    def _know_ops(self, told: Sequence[Told]) -> None:
-        """Import the ops that the files define beside their kernels: what is right, they say.
+    def _know_ops(self, descriptions: Sequence[KernelDescription]) -> None:
+        """Import the ops that the files define beside their kernels.
 
-        Only of a file whose kernels are all of such ops is any code run here, where others' are
-        judged. Raises KernelError.
+        The judge runs a user's file only if all of its kernels are of ops that it defines itself:
+        then no other op is judged. Raises KernelError.
         """
         for file in self.files:
-            own = [each for each in told if each.path == str(file)]
-            if all(each.op in OPS for each in own):
+            own = [description for description in descriptions if description.path == str(file)]
+            if all(description.op in OPS for description in own):
                 continue
-            known = sorted({each.op for each in own if each.op in OPS})
-            if known:
+            shared = sorted({description.op for description in own if description.op in OPS})
+            if shared:
                 raise KernelError(
-                    f"--kernels {file}: it defines an op, and has kernels of {', '.join(known)} "
+                    f"--kernels {file}: it defines an op, and has kernels of {', '.join(shared)} "
                     "too; give those a file of their own"
                 )
             load_ops(file, "--kernels")
 
 
 def _sizes(kernel: Kernel, case: Case) -> dict[str, int]:
-    """The bytes of each output that the case has, in the op's order."""
+    """Return the bytes of each output that the case has, in the op's order."""
     forms = kernel.op.forms(case)
     return {name: forms[name].nbytes for name in kernel.op.outputs if name in forms}

@@ -1,1 +1,1 @@
-"""The worker's side of the sandbox: what is loaded into the process that a candidate runs in."""
+"""The worker's side of the sandbox: code that is loaded into the process of a candidate."""

@@ -1,16 +1,15 @@
-"""What a candidate's fresh memory holds, and how much of it a call takes.
+"""Fill a candidate's fresh memory, and measure how much memory a call takes.
 
-Memory that comes from the allocator may still hold zeros, an earlier result or the truth. Inside
-`fresh_memory(value)` every uninitialised tensor that Python code asks torch for is filled first, so
-that an element which a kernel never writes, or reads before it is written, shows: NaN at one call,
-a finite sentinel at the next; of whole numbers the smallest, and then the largest.
+Memory from the allocator may still contain zeros, an earlier result or the truth. So within
+`fresh_memory(value)` every uninitialised tensor that Python code requests from torch is filled:
+with NaN in one call, with a finite sentinel in the next; whole numbers with the smallest, then with
+the largest. An element that a kernel never writes, or reads before it is written, then shows.
 
-The peak is of what torch was asked for, in bytes, beyond what there was before: on a GPU by its
-allocator's own count of requested bytes (not of blocks, which it rounds up and cuts from larger
-ones); on a CPU by following the storages that operations inside make, until they are freed. What
-an operation allocates and frees within itself isn't seen on a CPU. By the same counts it is known
-what a call leaves allocated beside its outputs. The guards behind such memory (red_zones.py) don't
-count; of a GPU's peak the most that there were at one time are taken off.
+The peak counts the bytes requested from torch beyond the bytes requested before: on a GPU by the
+allocator's own count of requested bytes (it rounds blocks up); on a CPU by following the storages
+that operations create, until they are freed. The CPU count misses memory that one operation
+allocates and frees. The same counts give the bytes that a call leaves allocated beside its outputs.
+The guards behind fresh memory (red_zones.py) don't count; on a GPU their own peak is subtracted.
 """
 
 from __future__ import annotations
@@ -35,11 +34,14 @@ from kernel_workbench.suites.sandbox.worker_side.red_zones import GUARD, UNINITI
 
 
 @dataclass(slots=True)
-class Memory:
-    """The most bytes that were allocated at one time inside; None where nobody counts them.
+class CallMemory:
+    """The memory of one call.
 
-    count: the bytes that are allocated now; before: as it was at the start. guards: those behind
-    what was allocated inside (red_zones.py), which no count has.
+    guards      the guards behind memory that the call allocated (red_zones.py); no count includes
+                them
+    peak_bytes  the most bytes allocated at one time; None: not counted
+    count       a function that returns the bytes allocated now
+    before      its value at the start
     """
 
     guards: Guards
@@ -48,24 +50,27 @@ class Memory:
     before: int = 0
 
     def kept_bytes(self, beside: Iterable[Tensor]) -> int | None:
-        """Bytes that are still allocated, `beside` them tensors that were made after the call."""
+        """Return the bytes still allocated, without the tensors `beside`, created after the call.
+
+        None: not counted.
+        """
         if self.count is None:
             return None
-        ours = sum(each.untyped_storage().nbytes() for each in beside if each.is_cuda)
+        ours = sum(tensor.untyped_storage().nbytes() for tensor in beside if tensor.is_cuda)
         if self.count() - self.before - ours > 0:
-            gc.collect()  # what refers to itself is kept by nobody
+            gc.collect()  # frees objects that only refer to each other
         return self.count() - self.before - ours
 
 
 class _Filled(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Without this the first operation imports torch's compiler, for two seconds."""
+        """Return False: otherwise the first operation imports torch's compiler for two seconds."""
         return False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Let torch.compile compile: under any other mode it runs its function as it is written."""
+        """Return True, so that torch.compile compiles under this mode."""
         return True
 
     def __init__(self, value: float, guards: Guards) -> None:
@@ -82,29 +87,29 @@ class _Filled(TorchDispatchMode):
         watch.note_operation(func)
         self.guards.forget_resized(func, args)
         guarded = self.guards.allocate(func, args, kwargs or {})
-        made = func(*args, **(kwargs or {})) if guarded is None else guarded
-        fresh = made if func in UNINITIALISED and isinstance(made, Tensor) else None
+        result = func(*args, **(kwargs or {})) if guarded is None else guarded
+        fresh = result if func in UNINITIALISED and isinstance(result, Tensor) else None
         if fresh is None:
             initialisation.operated(func, args, kwargs or {})
-            return made
+            return result
         guard = 0 if guarded is None else GUARD
         initialisation.allocated(fresh, fresh.untyped_storage().nbytes() - guard)
         untouched = fresh.device.type == "cpu" and fresh.nbytes > LARGEST_POISONED_BUFFER
         if not (fresh.is_complex() or untouched):
             fresh.fill_(held(self.value, fresh.dtype))
-        return made
+        return result
 
 
 class _Counted(_Filled):
-    """Filled, and followed: each storage that an operation inside makes, until it is freed."""
+    """Fill fresh memory, and follow each storage that an operation creates until it is freed."""
 
     live: ClassVar[int] = 0  # bytes, of all calls
 
     def __init__(self, value: float, guards: Guards) -> None:
         super().__init__(value, guards)
-        self.bytes_of: dict[int, int] = {}  # of those that were made inside, by identity
-        # Those that operations met as arguments, kept: where one were freed, another could have its
-        # identity, and be taken for it.
+        self.bytes_of: dict[int, int] = {}  # storages created within, by identity
+        # Arguments of operations, kept alive: a new storage could otherwise get the identity of a
+        # freed one.
         self.before: dict[int, UntypedStorage] = {}
         self.now = self.peak = 0
 
@@ -118,8 +123,8 @@ class _Counted(_Filled):
         for identity, storage in _storages((*args, *(kwargs or {}).values())):
             if identity not in self.bytes_of:
                 self.before[identity] = storage
-        made = super().__torch_dispatch__(func, types, args, kwargs)
-        for identity, storage in _storages(made):
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        for identity, storage in _storages(result):
             if identity in self.bytes_of or identity in self.before:
                 continue
             nbytes = self.guards.nbytes(identity, storage)
@@ -128,43 +133,44 @@ class _Counted(_Filled):
             _Counted.live += nbytes
             self.peak = max(self.peak, self.now)
             weakref.finalize(storage, self.freed, identity).atexit = False
-        return made
+        return result
 
     def freed(self, identity: int) -> None:
-        """One storage less."""
+        """Subtract a freed storage."""
         nbytes = self.bytes_of.pop(identity)
         self.now -= nbytes
         _Counted.live -= nbytes
 
 
 def _storages(values: object) -> Iterator[tuple[int, UntypedStorage]]:
-    """The storages among `values`, each with what tells it from others, whoever refers to it."""
+    """Yield the storages among `values`, each with an identity that all of its tensors share."""
     if isinstance(values, tuple | list):
-        for each in values:
-            yield from _storages(each)
+        for value in values:
+            yield from _storages(value)
         return
     storage = values.untyped_storage() if isinstance(values, Tensor) else values
     if isinstance(storage, UntypedStorage):
-        # An address would be shared by empty ones.
+        # Empty storages share an address.
         yield storage._cdata, storage  # noqa: SLF001
 
 
 @contextmanager
-def fresh_memory(value: float, device: torch.device) -> Iterator[Memory]:
-    """Uninitialised tensors made inside hold `value` everywhere, whole numbers what `held` says.
+def fresh_memory(value: float, device: torch.device) -> Iterator[CallMemory]:
+    """Fill uninitialised tensors created within the context with `value`, as the dtype stores it.
 
-    Yields what is known after it of the memory that was taken.
+    Yields:
+        The call's memory; its counts are complete after the context.
     """
     guards = Guards()
     if device.type == "cpu":
-        memory = Memory(guards, count=lambda: _Counted.live, before=_Counted.live)
+        memory = CallMemory(guards, count=lambda: _Counted.live, before=_Counted.live)
         with _Counted(value, guards) as counted:
             yield memory
         memory.peak_bytes = counted.peak
         return
-    memory, requested = Memory(guards), 0
+    memory, requested = CallMemory(guards), 0
     torch.cuda.reset_peak_memory_stats(device)
-    if torch.cuda.get_allocator_backend() == "native":  # the other counts no requests
+    if torch.cuda.get_allocator_backend() == "native":  # the other allocator doesn't count requests
         memory.count = lambda: _requested(device)["current"] - Guards.every
         memory.before = memory.count()
         requested = _requested(device)["current"]
@@ -175,8 +181,8 @@ def fresh_memory(value: float, device: torch.device) -> Iterator[Memory]:
 
 
 def see_compiled_code() -> None:
-    """Have code that torch.compile makes ask the dispatcher for memory, where a mode sees it."""
-    guards = torch._C._dynamo.guards  # noqa: SLF001  (whence the code takes its functions)
+    """Let code from torch.compile request memory through the dispatcher, where modes see it."""
+    guards = torch._C._dynamo.guards  # noqa: SLF001  (compiled code takes its functions from here)
     for kind in ("cpu", "cuda"):
         if hasattr(guards, f"_empty_strided_{kind}"):
             setattr(guards, f"_empty_strided_{kind}", partial(_empty_strided, torch.device(kind)))

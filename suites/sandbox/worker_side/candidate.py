@@ -1,7 +1,7 @@
-"""The one place where a candidate is called, and the evidence that a call leaves behind.
+"""Call a candidate, and collect the evidence that the call leaves.
 
-Nothing else in the suite touches a candidate: what goes in was made for this one call, what comes
-out is checked for form and handed over with what the call did to its inputs, and to memory.
+Only this module calls candidates. The inputs are made for one call. The form of the outputs is
+checked, and they are returned with the call's changes to its inputs and to memory.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from kernel_workbench.suites.sandbox.call import (
 )
 from kernel_workbench.suites.sandbox.parcels import Unpacked
 from kernel_workbench.suites.sandbox.worker_side import process_state, watch
-from kernel_workbench.suites.sandbox.worker_side.allocations import Memory, fresh_memory
+from kernel_workbench.suites.sandbox.worker_side.allocations import CallMemory, fresh_memory
 from kernel_workbench.suites.sandbox.worker_side.handed_tensors import HandedTensors
 
 if TYPE_CHECKING:
-    from kernel_workbench.kernels.device import Told
+    from kernel_workbench.kernels.device import ReportedCount
 
-# A candidate may put others in their places: these are taken before one is imported.
+# Bound before a candidate is imported, which may replace the originals.
 _now: Callable[[], float] = time.perf_counter
 _synchronize: Callable[[torch.device], None] = torch.cuda.synchronize
 _clone: Callable[[Tensor], Tensor] = Tensor.clone
@@ -52,38 +52,51 @@ _detach: Callable[[Tensor], Tensor] = Tensor.detach
 
 _BUSY_EXTENT = 4096
 _BUSY_PRODUCTS = 10  # about 2 ms of an H200: longer than most calls
-_NEVER_ASKED = (
+_UNUSED_CONFIGURATIONS = (
     "it lists configurations and never asks kernel_workbench.configuration() "
-    "which one to take, so that its own choice ran"
+    "which one to use, so its own choice ran"
 )
-_STRAYED = frozenset({"illegal access", "wrote out of bounds"})  # into memory of whoever's
+_STRAYED = frozenset(
+    {"illegal access", "wrote out of bounds"}
+)  # it touched memory of unknown owners
 _VALUES = {"nan": math.nan, "sentinel": SENTINEL}
 
 
 def call_candidate(
-    kernel: Kernel, case: Case, given: Unpacked, fill: Fill = "nan", how: How = PLAIN
+    kernel: Kernel, case: Case, unpacked: Unpacked, fill: Fill = "nan", how: How = PLAIN
 ) -> Call:
-    """Call the kernel on inputs that were made for this call; fill: what its fresh memory holds."""
-    if how.busy and given.device.type == "cuda":
-        _keep_busy(given.device)
+    """Call the kernel on inputs that were made for this call.
+
+    Args:
+        kernel: the kernel.
+        case: the case of the inputs.
+        given: the inputs.
+        fill: the value that fresh memory contains.
+        how: special conditions.
+
+    Returns:
+        The call, with clones of the outputs.
+    """
+    if how.busy and unpacked.device.type == "cuda":
+        _keep_busy(unpacked.device)
     if how.multiprocessors is not None:
-        with told(how.multiprocessors) as answer:
-            call = call_candidate(kernel, case, given, fill, replace(how, multiprocessors=None))
+        with replaced_multiprocessors(how.multiprocessors) as answer:
+            call = call_candidate(kernel, case, unpacked, fill, replace(how, multiprocessors=None))
         return replace(call, asked=answer.asked)
     if kernel.configuration is not None:
-        # By name, and now, as in `told`.
+        # Imported now and by name, as in `replaced_multiprocessors`.
         configurations = importlib.import_module("kernel_workbench.kernels.configurations")
-        with configurations.held_to(kernel.configuration) as held:
-            call = call_candidate(replace(kernel, configuration=None), case, given, fill, how)
-        if call.rule is None and not held.asked:
-            return Call({}, call.seconds, "raised", _NEVER_ASKED)
+        with configurations.held_to(kernel.configuration) as choice:
+            call = call_candidate(replace(kernel, configuration=None), case, unpacked, fill, how)
+        if call.rule is None and not choice.asked:
+            return Call({}, call.seconds, "raised", _UNUSED_CONFIGURATIONS)
         return call
-    changes = process_state.Changes()
+    changes = process_state.StateChanges()
     with process_state.freed(changes):
-        call = _call(kernel, case, given, _VALUES[fill], how, changes)
+        call = _call(kernel, case, unpacked, _VALUES[fill], how, changes)
     if call.rule is None and changes.broken is not None and kernel.origin != "baseline":
         call = Call({}, call.seconds, "changed process state", changes.broken)
-    # A launch that was cut off leaves what the kernel keeps, a semaphore say, as no launch would.
+    # An interrupted launch may leave a kernel's own memory, such as a semaphore, inconsistent.
     return replace(call, spent=changes.spent or call.rule in _STRAYED)
 
 
@@ -110,7 +123,7 @@ def replay_candidate(
     A call that can't be captured breaks no rule of its own: see `NOT_CAPTURED`. capture: for tests.
     """
     started = _now()
-    changes = process_state.Changes()
+    changes = process_state.StateChanges()
     try:
         with (
             process_state.freed(changes),
@@ -153,18 +166,18 @@ def _captured(call: Callable[[], object], device: torch.device) -> Captured:
 def _call(
     kernel: Kernel,
     case: Case,
-    given: Unpacked,
+    unpacked: Unpacked,
     fill: float,
     how: How,
-    changes: process_state.Changes,
+    changes: process_state.StateChanges,
 ) -> Call:
-    arguments, device = given.arguments, given.device
+    arguments, device = unpacked.arguments, unpacked.device
     forms = kernel.op.forms(case).values()
     sizes = ((form.nbytes // form.dtype.itemsize, form.nbytes) for form in forms)
     handed = HandedTensors.of(sizes) if how.stub == "handed" else None
     started = _now()
     try:
-        # A candidate may warn: that is no failure, as it would be where warnings are errors.
+        # Show a candidate's warnings, even where pytest turns warnings into errors.
         with (
             strict.watched(arguments.values(), same_stores=kernel.same_stores) as violation,
             masked_lanes.noted(zeros=how.zeros) as loads,
@@ -195,7 +208,7 @@ def _call(
     overrun = memory.guards.broken()
     if overrun is not None:
         return Call({}, seconds, "wrote out of bounds", overrun)
-    problem, outputs = _form(kernel, case, given, returned)
+    problem, outputs = _form(kernel, case, unpacked, returned)
     if problem is not None:
         return Call({}, seconds, "wrong outputs", problem)
     replaced: dict[str, Tensor] = {}
@@ -205,13 +218,13 @@ def _call(
         homes = {name: named[name].untyped_storage().data_ptr() for name in outputs}
         inputs = [value for value in arguments.values() if isinstance(value, Tensor)]
         replaced = handed.stand_ins(outputs, homes, inputs)
-    given.restore()
-    taken = _workspace(kernel, case, given, memory)
+    unpacked.restore()
+    workspace = _workspace(kernel, case, unpacked, memory)
     del returned
     return Call(
         outputs | replaced,
         seconds,
-        workspace_bytes=taken,
+        workspace_bytes=workspace,
         kept_bytes=memory.kept_bytes(outputs.values()),
         launches=seen.launches,
         operations=seen.operations,
@@ -222,7 +235,7 @@ def _call(
 
 
 def _not_interpreted(error: BaseException) -> tuple[str, str] | None:
-    """What an interpreter has nothing for, which says nothing of the kernel; else None."""
+    """Return a rule and a sentence if the interpreter doesn't support the code, else None."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, NotInterpretedError):
@@ -232,9 +245,12 @@ def _not_interpreted(error: BaseException) -> tuple[str, str] | None:
 
 
 def _conduct(
-    kernel: Kernel, seen: watch.Seen, changes: process_state.Changes
+    kernel: Kernel, seen: watch.Seen, changes: process_state.StateChanges
 ) -> tuple[str, str] | None:
-    """The rule, and a sentence, where a kernel isn't what it says; a peer may be a library."""
+    """Return the rule that the kernel's conduct breaks and a sentence, or None.
+
+    A peer may call a library.
+    """
     if kernel.origin == "baseline":
         return None
     if seen.left:
@@ -257,23 +273,23 @@ def _library_call(kernel: Kernel, seen: watch.Seen) -> tuple[str, str] | None:
     )
 
 
-def _workspace(kernel: Kernel, case: Case, given: Unpacked, memory: Memory) -> int | None:
-    """Bytes that the call took at its peak beyond its inputs and the outputs that it made.
+def _workspace(kernel: Kernel, case: Case, unpacked: Unpacked, memory: CallMemory) -> int | None:
+    """Return the peak bytes of the call beyond its inputs and new outputs.
 
-    None where less was counted than it made: it kept its outputs' memory from before, or nobody
-    counts (as with PYTORCH_NO_CUDA_MEMORY_CACHING).
+    None: fewer bytes were counted than the outputs take. Then the call reused memory of earlier
+    outputs, or nothing is counted (as with PYTORCH_NO_CUDA_MEMORY_CACHING).
     """
-    made = sum(
-        form.nbytes for name, form in kernel.op.forms(case).items() if name not in given.updates
+    output_bytes = sum(
+        form.nbytes for name, form in kernel.op.forms(case).items() if name not in unpacked.updates
     )
     peak = memory.peak_bytes
-    return None if peak is None or peak < made else peak - made
+    return None if peak is None or peak < output_bytes else peak - output_bytes
 
 
 def _form(
-    kernel: Kernel, case: Case, given: Unpacked, returned: object
+    kernel: Kernel, case: Case, unpacked: Unpacked, returned: object
 ) -> tuple[str | None, dict[str, Tensor]]:
-    """What is wrong with the form of what was returned, in a sentence; and the outputs by name."""
+    """Return the outputs by name, and a sentence if the form of the returned value is wrong."""
     names, forms = kernel.op.outputs, kernel.op.forms(case)
     returned = kernel.op.as_tuple(returned)
     if not isinstance(returned, tuple | list):
@@ -281,7 +297,7 @@ def _form(
         return f"it returned a {kind}, not a tuple of {', '.join(names)}", {}
     if len(returned) != len(names):
         return f"it returned {len(returned)} outputs, not {len(names)}: {', '.join(names)}", {}
-    device = given.device
+    device = unpacked.device
     outputs: dict[str, Tensor] = {}
     for name, value in zip(names, returned, strict=True):
         if name not in forms:
@@ -299,17 +315,20 @@ def _form(
             return f"{name} must be {dtype_name(form.dtype)}, got {dtype_name(value.dtype)}", {}
         if value.device != device:
             return f"{name} must be on {device}, got {value.device}", {}
-        if name in given.updates and value.data_ptr() != given.updates[name][0].data_ptr():
+        if name in unpacked.updates and value.data_ptr() != unpacked.updates[name][0].data_ptr():
             return f"{name} must be the tensor that was passed in, changed in place", {}
-        # A clone: a candidate may keep its tensor, and write to it again at the next call.
+        # Clone: a candidate may keep its tensor and write to it at the next call.
         outputs[name] = _clone(_detach(value))
     return None, outputs
 
 
 @contextmanager
-def told(count: int) -> Iterator[Told]:
-    """Inside, kernels are told that the device has `count` SMs, by `kernels.device` or by torch."""
-    # By name, and now: a changed copy of `kernels` may stand for the checkout's.
+def replaced_multiprocessors(count: int) -> Iterator[ReportedCount]:
+    """Within the context, tell kernels that the device has `count` SMs.
+
+    `kernels.device` and torch both return that number.
+    """
+    # Imported now and by name: a changed copy of `kernels` may replace the checkout's.
     device = importlib.import_module("kernel_workbench.kernels.device")
     properties = torch.cuda.get_device_properties
     with device.told_multiprocessors(count) as answer:
@@ -324,12 +343,12 @@ def told(count: int) -> Iterator[Told]:
 class _Properties:
     """A device's properties, with another number of SMs."""
 
-    def __init__(self, known: object, answer: Told) -> None:
-        self._known, self._answer = known, answer
+    def __init__(self, properties: object, answer: ReportedCount) -> None:
+        self._properties, self._answer = properties, answer
 
     def __getattr__(self, name: str) -> object:
         if name != "multi_processor_count":
-            return getattr(self._known, name)
+            return getattr(self._properties, name)
         self._answer.asked = True
         return self._answer.count
 

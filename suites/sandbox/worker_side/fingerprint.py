@@ -1,13 +1,14 @@
-"""The code that calls candidates, noted before one is imported and compared after each call.
+"""Record the code that calls candidates, and compare it after each call.
 
-A candidate lives in one process with the code that calls it, and can replace parts of that code: a
+A candidate shares a process with the code that calls it, and can replace parts of that code: a
 function of a module, a method of a class, the code object of a function, an entry of a table, or a
-function of PyTorch's that the suites call. `take` notes the identity of all of these objects.
+function of PyTorch that the suites call. Before a candidate is imported, `take` records the
+identity of all of these objects.
 
-Each call is followed by a comparison, which takes a quarter of a millisecond: `gc.get_referents`
-lists all that modules, functions, classes and tables refer to, at the speed of C, and the addresses
-in that list are compared as bytes with those of before. Only where the bytes differ are the objects
-looked at in turn, to tell what libraries and the suites change from what a candidate replaces.
+A comparison follows each call and takes a quarter of a millisecond: `gc.get_referents` lists all
+objects that modules, functions, classes and tables refer to, at the speed of C, and the addresses
+in that list are compared as bytes with the recorded ones. Only if the bytes differ are the objects
+compared in turn, to distinguish changes by libraries and suites from replacements by a candidate.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 _OURS = "kernel_workbench"
-# What the code of these looks up in other libraries, while it calls, judges and times, is noted.
+# Names that this code looks up in other libraries, while it calls, judges and times, are recorded.
 _CALLERS = tuple(
     f"{_OURS}.suites.{suite}" for suite in ("sandbox", "interpreter", "bench", "profile")
 )
 _WITH_TABLES = re.compile(
     rf"{_OURS}\.(suites\.|(kernels\.registry\._registered|oracles\.OPS)(\[[^.]*\])?$)"
 )
-# The interpreter puts functions of its own in their places for each launch.
+# The interpreter replaces functions of this module for each launch.
 _PATCHED = "triton.language"
-# Tables of ours that change as calls are made, and attributes that are set then.
+# Tables and attributes of ours that calls change.
 CHANGING = frozenset(
     {
-        "kernel_workbench.kernels.configurations._held",
-        "kernel_workbench.kernels.device._told",
+        "kernel_workbench.kernels.configurations._requested",
+        "kernel_workbench.kernels.device._reported",
         "kernel_workbench.kernels.registry._loading",
         "kernel_workbench.oracles.analysis.scales._READ",
         "kernel_workbench.oracles.analysis.scales._SCALES",
@@ -52,7 +53,7 @@ CHANGING = frozenset(
         "kernel_workbench.suites.interpreter.strict.overflow._TRACKING",
         "kernel_workbench.suites.sandbox.worker_side.allocations._Counted.live",
         "kernel_workbench.suites.sandbox.worker_side.red_zones.Guards.every",
-        "kernel_workbench.suites.sandbox.worker_side.process_state._own",
+        "kernel_workbench.suites.sandbox.worker_side.process_state._settings_of_file",
         "kernel_workbench.suites.sandbox.worker_side.watch._LOOKED_UP",
     }
 )
@@ -79,13 +80,13 @@ _CLASSES = (
     "json.encoder.JSONEncoder",
     "socket.socket",
 )
-# What Python itself sets on a module or a class.
+# Attributes that Python itself sets on a module or a class.
 _PYTHONS = frozenset({"__annotations__", "__annotations_cache__", "__warningregistry__"})
 _OF_FUNCTION = ("__code__", "__defaults__", "__kwdefaults__", "__closure__")
 _WRAPPERS = (property, staticmethod, classmethod, cached_property, partial, MethodType)
 _MOST_ENTRIES = 20_000  # of a table: larger ones are data
 _POINTER = 8
-_ITEMS = 3 * _POINTER  # from a list's address to where it keeps the address of its items
+_ITEMS = 3 * _POINTER  # offset of the address of a list's items within the list object
 _UNSET = object()
 _RULE = "a kernel leaves the code that calls it, and judges it, as it was"
 
@@ -95,9 +96,10 @@ _Look = Callable[[], Mapping[Any, object]]
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """changed: a sentence on something that was replaced, or None.
+    """A recorded state of the code.
 
-    set_back: put back what was replaced; whether all of it could be.
+    changed   return a sentence about a replaced object, or None
+    set_back  restore every replaced object; return True if all are restored
     """
 
     changed: Callable[[], str | None]
@@ -105,19 +107,21 @@ class Fingerprint:
 
 
 NONE = Fingerprint(lambda: None, lambda: True)
-"""Of a process whose code may change."""
+"""The fingerprint of a process whose code may change."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Noted:
+class _RecordedObject:
     """An object that refers to others.
 
-    look     what must stay the same of what it refers to, by name
-    write    puts one of them in its place; the value _UNSET removes it
-    spelled  an entry's name in a sentence
-    takes_place  of an entry that wasn't there: it hides another object, which counts as replaced
-    grows    other entries may be added
-    loose    what it refers to changes at most calls, so that `look` alone tells
+    owner    the object
+    look     return the references that must stay, by name
+    write    restore a reference; the value _UNSET removes it
+    spelled  return an entry's name in a sentence
+    before   the recorded references
+    takes_place  True if a new entry would hide another object, which counts as a replacement
+    grows    new entries are allowed
+    loose    most calls change its references, so `look` has to be called every time
     """
 
     owner: object
@@ -130,7 +134,7 @@ class _Noted:
     loose: bool
 
     def changes(self) -> Iterator[tuple[str, Any]]:
-        """The entries that aren't what they were: what became of each, and its key."""
+        """Yield the changed entries: "replaced", "removed" or "added", and the key."""
         now = self.look()
         for key, value in self.before.items():
             if now.get(key, _UNSET) is not value:
@@ -143,20 +147,20 @@ class _Noted:
                     yield "added", key
 
     def set_back(self) -> None:
-        """Undo those changes."""
+        """Undo the changes."""
         for _, key in list(self.changes()):
             self.write(key, self.before.get(key, _UNSET))
 
 
 class _Inventory:
-    """From modules to all that they consist of."""
+    """Collects all objects that modules consist of."""
 
     def __init__(self) -> None:
-        self.parts: list[_Noted] = []
-        self._seen: dict[int, object] = {}  # with what keeps an address from being used again
+        self.parts: list[_RecordedObject] = []
+        self._seen: dict[int, object] = {}  # kept alive, so that no address is reused
 
     def module(self, module: ModuleType, name: str) -> None:
-        """A module of ours: what it is, its names, and what they stand for."""
+        """Add a module of ours: its class, its names, and their values."""
         content = vars(module)
         self._add(
             module,
@@ -196,12 +200,12 @@ class _Inventory:
             self._referents(value, name)
         elif hasattr(value, "cache_parameters"):  # of functools.cache
             self.value(getattr(value, "__wrapped__", None), name)
-        elif _WITH_TABLES.match(name):  # others' data is nothing that a worker judges by
+        elif _WITH_TABLES.match(name):  # a worker doesn't judge by other libraries' data
             self._data(value, name)
 
     def _data(self, value: object, name: str) -> None:
         of = type(value)
-        if isinstance(value, tuple):  # which nobody can change
+        if isinstance(value, tuple):  # immutable
             self._seen[id(value)] = value
             for item in value:
                 self.value(item, name)
@@ -219,7 +223,7 @@ class _Inventory:
             )
             for item in names:
                 self.value(getattr(value, item, None), f"{name}.{item}")
-        elif hasattr(value, "__dict__"):  # it changes, but no attribute of it hides a method
+        elif hasattr(value, "__dict__"):  # its attributes may change, but none may hide a method
             content = vars(value)
             self._add(
                 content,
@@ -235,13 +239,13 @@ class _Inventory:
             )
 
     def type(self, of: type, name: str) -> None:
-        """A class: its bases, its attributes, and their functions. Foreign ones may get more."""
+        """Add a class: its bases, attributes and their functions. A foreign class may get more."""
         content = _dictionary(of)
         ours = _is_ours(of.__module__)
         changing = frozenset(
             key
             for key, value in content.items()
-            # Libraries set data of theirs at a first use: a stream of `torch.cuda.graph`, say.
+            # Libraries set data at their first use, for example a stream of `torch.cuda.graph`.
             if f"{name}.{key}" in CHANGING or not (ours or _is_method(value))
         )
         self._add(
@@ -268,7 +272,7 @@ class _Inventory:
                     self.type(item, f"{item.__module__}.{item.__qualname__}")
 
     def table(self, value: _Table, name: str) -> None:
-        """A dictionary, list or set; those that users' files add to may grow."""
+        """Add a dictionary, list or set. A table that users' files add to may grow."""
         if len(value) > _MOST_ENTRIES:
             return
         keyed = isinstance(value, dict)
@@ -295,7 +299,7 @@ class _Inventory:
             self.value(item, f"{name}[{key!r}]")
 
     def looked_up(self, name: str, content: dict[str, Any], keys: tuple[str, ...]) -> None:
-        """Some names of a module that isn't ours, and what functions they stand for."""
+        """Add some names of a foreign module, and the functions that they refer to."""
         self._add(
             keys,
             lambda: {key: content.get(key, _UNSET) for key in keys},
@@ -346,19 +350,23 @@ class _Inventory:
     ) -> None:
         if id(value) not in self._seen:
             self._seen[id(value)] = value
-            part = _Noted(value, look, write, spelled, look(), takes_place, grows, loose)
+            part = _RecordedObject(value, look, write, spelled, look(), takes_place, grows, loose)
             self.parts.append(part)
 
 
 def take(tables: Mapping[str, dict[Any, Any]] | None = None) -> Fingerprint:
-    """Note all that is loaded; tables: further ones, by name, that are to stay as they are.
+    """Record all loaded code.
 
-    The comparison uses objects that are bound here, before a candidate is imported.
+    Args:
+        tables: further tables, by name, that must not change.
+
+    Returns:
+        The fingerprint. It uses objects that are bound here, before a candidate is imported.
     """
     inventory = _Inventory()
     ours = tuple(item for item in sys.modules if _is_ours(item))
     looked_up = (*_looked_up(), ("sys.modules", sys.modules, ours))
-    for item in looked_up:  # builtins among them, which looking at the others takes
+    for item in looked_up:  # including builtins, which `changes` itself uses
         inventory.looked_up(*item)
     for name, module in tuple(sys.modules.items()):
         if _is_ours(name) and isinstance(module, ModuleType):
@@ -383,8 +391,8 @@ def take(tables: Mapping[str, dict[Any, Any]] | None = None) -> Fingerprint:
             try:
                 for what, key in part.changes():
                     return f"it {what} {part.spelled(key)}: {_RULE}"
-            except Exception as error:  # noqa: BLE001  (who replaced code may raise anything)
-                return f"it replaced code by some that raised {type(error).__name__}: {_RULE}"
+            except Exception as error:  # noqa: BLE001  (replaced code may raise anything)
+                return f"it replaced code by code that raised {type(error).__name__}: {_RULE}"
         baseline = now
         return None
 
@@ -444,7 +452,7 @@ def _looked_up() -> tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...]:
 
 
 def prepare() -> None:
-    """Work out what doesn't depend on the worker, once for all that are forked from here."""
+    """Compute the part that doesn't depend on the worker, once for all forked workers."""
     _looked_up()
 
 
@@ -475,7 +483,7 @@ def _value_of(name: str) -> object:
 
 
 def _dictionary(of: type) -> dict[str, Any]:
-    """The dictionary of a class; that of one written in C, which nobody can change, is empty."""
+    """Return the dictionary of a class; empty for a class written in C, which nobody can change."""
     names = vars(of).keys()
     listed = (item for item in gc.get_referents(of) if type(item) is dict)
     return next((item for item in listed if item.keys() == names), {})
@@ -484,7 +492,7 @@ def _dictionary(of: type) -> dict[str, Any]:
 def _content(cell: CellType) -> object:
     try:
         return cell.cell_contents
-    except ValueError:  # it is empty
+    except ValueError:  # the cell is empty
         return _UNSET
 
 

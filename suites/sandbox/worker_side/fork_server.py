@@ -1,12 +1,14 @@
-"""Starts workers: a process with torch, triton and the kernels loaded, which forks one in 10 ms.
+"""Fork workers in 10 ms from a process that has loaded torch, triton and the kernels.
 
     python -m kernel_workbench.suites.sandbox.worker_side.fork_server DESCRIPTOR DEVICE \
         INTERPRETER [TASK ...]
 
-INTERPRETER: strict, stock, or none, where workers compile and nothing is computed.
-TASK: a module with a `run_task`, which every worker has from before it imports a candidate.
-It runs no candidate and never touches a GPU, which couldn't be used after a fork. Everything that a
-worker leaves behind becomes its child, and ends with it; and it ends when the judge does.
+INTERPRETER: strict, stock, or none (workers then compile and compute nothing).
+TASK: a module with a `run_task`, which every worker has loaded before it imports a candidate.
+
+The server runs no candidate and never touches a GPU, because CUDA doesn't survive a fork. Every
+process that a worker leaves behind becomes the server's child, and the server ends it. The server
+ends when the judge does.
 """
 
 from __future__ import annotations
@@ -26,21 +28,24 @@ import torch
 
 from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.suites.sandbox.orphans import adopt_orphans, die_with_parent, end_children
-from kernel_workbench.suites.sandbox.wire import ClosedError, Line
+from kernel_workbench.suites.sandbox.wire import Channel, ClosedError
 from kernel_workbench.suites.sandbox.worker_side import fingerprint, worker
 from kernel_workbench.suites.sandbox.worker_side.in_process import mend
 
-_FIRST_TO_GO = "1000"  # of the kernel's out-of-memory scores
-_DESCRIPTORS = 2  # a worker's socket, where it prints
+_FIRST_TO_GO = "1000"  # of Linux's out-of-memory scores
+_DESCRIPTORS = 2  # a worker's socket, and the file that it prints to
 
 
 class _Server:
-    def __init__(self, judge: Line, device: torch.device) -> None:
+    def __init__(self, judge: Channel, device: torch.device) -> None:
         self.judge, self.device = judge, device
         self.workers: set[int] = set()
 
     def serve(self) -> None:
-        """Fork a worker at each request, and tell how each one ended, until the judge is gone."""
+        """Fork a worker at each request, and report each worker that ended.
+
+        Return when the judge is gone.
+        """
         woken, waker = os.pipe()
         os.set_blocking(waker, False)
         signal.set_wakeup_fd(waker)
@@ -55,14 +60,14 @@ class _Server:
                 self._fork(message, descriptors)
 
     def _fork(self, message: dict[str, object], descriptors: tuple[int, ...]) -> None:
-        # The judge waits for the number before it kills: a worker is in a group of its own by then.
+        # The judge waits for the number before it kills: by then a worker has its own group.
         child = os.fork()
         if child == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _become_worker(self.judge, message, descriptors, self.device)
-        for each in descriptors:
-            os.close(each)
+        for descriptor in descriptors:
+            os.close(descriptor)
         self.workers.add(child)
         self.judge.send({"forked": child})
 
@@ -79,27 +84,29 @@ class _Server:
                 self.workers.discard(child)
                 ended.append((child, status))
         if ended:
-            # What it started and left is ours by now.
+            # The processes that the workers left are now children of this one.
             end_children(frozenset(self.workers))
         for child, status in ended:
             self.judge.send({"ended": child, "status": os.waitstatus_to_exitcode(status)})
 
 
 def _become_worker(
-    judge: Line, message: dict[str, object], descriptors: tuple[int, ...], device: torch.device
+    judge: Channel, message: dict[str, object], descriptors: tuple[int, ...], device: torch.device
 ) -> None:
-    """In the child: leave everything of the server's behind, and work; never returns."""
+    """Leave everything of the server behind in the child, and work. Never returns."""
     status = 1
     try:
         end, output = descriptors
         _stand_alone(judge, os.open(os.devnull, os.O_RDONLY), output)
-        line = Line(socket.socket(fileno=end))
-        if isinstance(sys.stdout, io.TextIOWrapper):  # a file, of which the judge reads each call's
+        line = Channel(socket.socket(fileno=end))
+        if isinstance(
+            sys.stdout, io.TextIOWrapper
+        ):  # the judge reads each call's part of this file
             sys.stdout.reconfigure(line_buffering=True)
         worker.serve(line, message, device)
         status = 0
     except ClosedError:
-        pass  # the judge has hung up, and knows why
+        pass  # the judge has hung up and knows the reason
     except Exception:  # noqa: BLE001  (the judge quotes the last line that a worker prints)
         traceback.print_exc()
         sys.stderr.flush()
@@ -107,10 +114,10 @@ def _become_worker(
         os._exit(status)
 
 
-def _stand_alone(judge: Line, read: int, output: int) -> None:
-    """Leave the server's group and its descriptors, read from one and print to another."""
+def _stand_alone(judge: Channel, read: int, output: int) -> None:
+    """Leave the server's group and descriptors; read from one descriptor and print to another."""
     os.setpgid(0, 0)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # as a kernel finds it elsewhere
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the default of other processes
     die_with_parent()
     Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -118,21 +125,21 @@ def _stand_alone(judge: Line, read: int, output: int) -> None:
     os.dup2(read, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    for each in (read, output):
-        os.close(each)
+    for descriptor in (read, output):
+        os.close(descriptor)
 
 
 def main() -> None:
     """Load everything, then serve the judge at the other end of the descriptor."""
-    judge = Line(socket.socket(fileno=int(sys.argv[1])))
+    judge = Channel(socket.socket(fileno=int(sys.argv[1])))
     device = torch.device(sys.argv[2])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the judge's to hear
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the judge handles Ctrl-C
     adopt_orphans()
     if sys.argv[3] != "none":
         mend(device, strictly=sys.argv[3] == "strict")
     all_kernels()
-    for each in sys.argv[4:]:
-        importlib.import_module(each)
+    for task in sys.argv[4:]:
+        importlib.import_module(task)
     fingerprint.prepare()
     try:
         judge.send({"ready": True})
@@ -141,7 +148,7 @@ def main() -> None:
         pass
     finally:
         end_children()
-    os._exit(0)  # the judge waits: there is nothing to take apart
+    os._exit(0)  # skip the interpreter's cleanup: the judge waits
 
 
 if __name__ == "__main__":

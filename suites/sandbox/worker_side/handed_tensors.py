@@ -1,13 +1,13 @@
-"""Find the tensor, among those that Triton launches were handed, that an output was copied from.
+"""Find the tensor that an output was copied from, among the arguments of Triton launches.
 
-A kernel may have a library compute its outputs, and launch a Triton kernel that copies them. Where
-launches read their numbers with random signs (sign_scrambler.py), all that they compute is wrong,
-and what PyTorch's operations computed of the inputs is right. So the arguments of each launch are
-copied before it, and the one that an output was copied from is returned in the output's place: the
-judge finds out whether it is right.
+A kernel may have a library compute its outputs, and launch a Triton kernel that copies them. If
+launches read numbers with random signs (sign_scrambler.py), all results of launches are wrong, and
+results of PyTorch's operations are right. So the arguments of each launch are copied before it, and
+the argument that an output was copied from replaces the output: the judge then checks whether it is
+right.
 
-A launch that copies keeps magnitudes, and that tells which argument it copied. Arguments of the
-call itself, and those that hold an input's numbers in another order, were computed by nobody.
+A copying launch keeps magnitudes, which identifies the argument that it copied. Arguments of the
+call itself, and permutations of an input's numbers, are no results and don't count.
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-_MOST_AXES = 4  # whose orders are tried
-_MOST_BYTES = 4  # times those of the outputs, that copies may take
+_MOST_AXES = 4  # all orders of at most so many axes are tried
+_MOST_BYTES = 4  # copies may take so many times the outputs' bytes
 
 
 @dataclass(slots=True)
 class HandedTensors:
-    """Copies of what launches were handed, by the kernel and the place among its arguments.
+    """Copies of launch arguments, by the kernel and the argument's position.
 
-    wanted: how many numbers each output of the call has.
+    wanted   the numbers of elements of the call's outputs
+    room     bytes that further copies may take
+    written  addresses of storages that launches wrote to
     """
 
     wanted: frozenset[int]
     room: int
     copies: dict[tuple[int, int], list[tuple[int, Tensor]]] = field(default_factory=dict)
-    written: set[int] = field(default_factory=set)  # addresses of storages
+    written: set[int] = field(default_factory=set)
 
     @classmethod
     def of(cls, outputs: Iterable[tuple[int, int]]) -> HandedTensors:
-        """For outputs of so many numbers and bytes."""
+        """Return a collection for outputs of so many elements and bytes."""
         sizes = list(outputs)
         room = _MOST_BYTES * sum(nbytes for _, nbytes in sizes)
         return cls(frozenset(numbers for numbers, _ in sizes), room)
@@ -53,15 +55,18 @@ class HandedTensors:
         self.copies.setdefault((kernel, place), []).append((home, tensor.clone()))
 
     def note_written(self, tensor: Tensor) -> None:
-        """A launch has written to it."""
+        """Record that a launch has written to the tensor."""
         self.written.add(tensor.untyped_storage().data_ptr())
 
     def stand_ins(
         self, outputs: Mapping[str, Tensor], homes: Mapping[str, int], inputs: Iterable[Tensor]
     ) -> dict[str, Tensor]:
-        """For each output, by name, the tensor that it was copied from, if there may be one.
+        """Return, by an output's name, the tensor that it was copied from, if there may be one.
 
-        homes: the address of each output's storage.
+        Args:
+            outputs: the outputs by name.
+            homes: the address of each output's storage.
+            inputs: the arguments of the call.
         """
         with _disable_current_modes():
             arguments = [value for value in inputs if value.is_floating_point()]
@@ -84,10 +89,10 @@ class HandedTensors:
         return nearest.to(output.dtype)
 
     def _candidates(self, output: Tensor, home: int) -> Iterator[Tensor]:
-        """All that has the output's shape, in one piece or in as many as there were launches."""
+        """Yield tensors of the output's shape: arguments, and joined pieces of several launches."""
         for pieces in self.copies.values():
             for place, tensor in pieces:
-                # What is handed to a launch and returned as it is isn't that launch's to compute.
+                # An output that is itself an argument which no launch wrote wasn't computed by one.
                 if place == home and home not in self.written:
                     continue
                 if tensor.numel() == output.numel():
@@ -98,7 +103,7 @@ class HandedTensors:
 
 
 def _in_shape(tensor: Tensor, shape: torch.Size) -> Iterator[Tensor]:
-    """The tensor with its axes in each order that gives this shape."""
+    """Yield the tensor with its axes in each order that gives this shape."""
     yield tensor.reshape(shape)
     if tensor.dim() <= _MOST_AXES:
         for order in itertools.permutations(range(tensor.dim())):
@@ -108,7 +113,7 @@ def _in_shape(tensor: Tensor, shape: torch.Size) -> Iterator[Tensor]:
 
 
 def _holds_the_same(tensor: Tensor, other: Tensor) -> bool:
-    """Return whether both have the same numbers, in any order."""
+    """Return True if both tensors have the same numbers, in any order."""
     if tensor.numel() != other.numel():
         return False
     one, two = (value.detach().to(tensor.dtype).float().reshape(-1) for value in (tensor, other))

@@ -1,7 +1,7 @@
-"""Candidates called in this process, for a debugger and for tests: as `Workers` call them apart.
+"""Call candidates in this process, for a debugger and for tests, with the interface of `Workers`.
 
-One that crashes ends the run, and what it finds here is the judge's. So values are the same at each
-call, and none of them are secret.
+A candidate that crashes ends the run, and it can read the judge's data. So all calls use the same
+values, and no value is secret.
 """
 
 from __future__ import annotations
@@ -22,9 +22,17 @@ from kernel_workbench.suites.sandbox.worker_side.candidate import call_candidate
 
 
 def mend(device: torch.device, *, strictly: bool) -> tuple[str, ...]:
-    """Make this process one that kernels can be called in; the checks that aren't in force.
+    """Prepare this process for calls of kernels.
 
-    Raises InterpreterError where the interpreter is of a version that can't be mended.
+    Args:
+        device: the device of the calls.
+        strictly: install the strict interpreter's checks on a CPU.
+
+    Returns:
+        The names of checks that aren't in force.
+
+    Raises:
+        InterpreterError: if this version of the interpreter can't be mended.
     """
     unchecked: tuple[str, ...] = ()
     if device.type == "cpu":
@@ -37,32 +45,32 @@ def mend(device: torch.device, *, strictly: bool) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class InProcess:
-    """What calls kernels of this process, with the interface of `judge_side.workers.Workers`."""
+    """Calls kernels in this process, with the interface of `judge_side.workers.Workers`."""
 
     device: torch.device
     sm: int
-    files: tuple[Path, ...] = ()  # a user's
+    files: tuple[Path, ...] = ()  # of a user
     _last: Inputs = field(default_factory=dict, init=False)
 
     @property
     def arena_device(self) -> torch.device:
-        """Where inputs are packed."""
+        """The device on which inputs are packed."""
         return self.device
 
     def kernels(self) -> tuple[Kernel, ...]:
-        """The kernels that the files register. Raises KernelError."""
+        """Return the kernels that the files register. Raises KernelError."""
         kernels = tuple(own for file in self.files for own in process_state.load_kept(file))
         for problem in filter(None, map(wrong_promise, kernels)):
             raise KernelError(problem)
         return kernels
 
     def refusal(self, kernel: Kernel, case: Case) -> str | None:
-        """Why the kernel's domain doesn't hold the case; None where it does."""
+        """Return the sentence by which the kernel's domain rejects the case, or None."""
         return kernel.domain.reject(case, self.sm, self.device.type)
 
     def declared(self, kernel: Kernel, case: Case) -> Declared:
-        """What the kernel says of a case that its domain holds."""
-        with process_state.kept(kernel.path, process_state.Changes()):
+        """Return the kernel's declarations about a case that its domain accepts."""
+        with process_state.kept(kernel.path, process_state.StateChanges()):
             return declared(kernel, case, self.sm)
 
     def call(
@@ -70,16 +78,16 @@ class InProcess:
     ) -> Call:
         """Call the kernel on the parcel's inputs; outputs are copies."""
         arena = Arena(torch.empty_like(parcel.content), {})
-        given = Unpacked(arena, parcel.put(arena), kernel.op.updates, self.device)
-        # Kept until the next inputs are made: they must not lie where these do.
-        self._last = given.arguments
-        call = call_candidate(kernel, case, given, fill, how)
+        unpacked = Unpacked(arena, parcel.put(arena), kernel.op.updates, self.device)
+        # Kept until the next inputs exist, which must have other addresses.
+        self._last = unpacked.arguments
+        call = call_candidate(kernel, case, unpacked, fill, how)
         if call.rule is not None:
             return call
-        given.send_back()
+        unpacked.send_back()
         changed = parcel.changed(arena, kernel.op)
         return call if changed is None else replace(call, rule="changed input", reason=changed)
 
     def renew(self) -> None:
-        """Let go of what the last call was given."""
+        """Free the inputs of the last call."""
         self._last = {}

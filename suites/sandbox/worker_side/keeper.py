@@ -1,12 +1,12 @@
-"""Start a process whose ancestors tell nothing of the suites, and end all that comes of it.
+"""Start a process whose ancestors reveal nothing of the suites, and end all of its children.
 
     python - LINE SOURCE OUTPUT < this text
 
-The judge doesn't import this: its text is the program of a process (`judge_side/detached.py`), and
-only the standard library is there. A child goes on as the keeper, and prints its number; the
-process itself ends, so that the keeper's parent is init, or whoever stands for it. The keeper
-starts Python on the text that SOURCE holds, with LINE as descriptor 3. It adopts whatever that
-process leaves behind, and kills all of it once the judge has closed its end of LINE or is gone.
+The judge doesn't import this module: its text is the program of a process
+(`judge_side/detached.py`) with only the standard library. The process forks a child, the keeper,
+which prints its process id; the process itself ends, so that init becomes the keeper's parent. The
+keeper starts Python on the text in SOURCE, with LINE as descriptor 3. It adopts the processes that
+Python leaves behind, and kills all of them once the judge has closed its end of LINE or is gone.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _SCRIPTS_LINE = 3
-_FIRST_TO_GO = "1000"  # of the kernel's out-of-memory scores
+_FIRST_TO_GO = "1000"  # of Linux's out-of-memory scores
 _PAUSE_S = 0.005
 
 
 def _become_script(line: int, source: int) -> None:
-    """In the child: never returns."""
+    """Replace the child by Python on the text. Never returns."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setpgid(0, 0)
@@ -36,7 +36,7 @@ def _become_script(line: int, source: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.dup2(source, 0)
         os.dup2(line, _SCRIPTS_LINE)
-        os.set_inheritable(_SCRIPTS_LINE, True)  # noqa: FBT003  (it may have been there before)
+        os.set_inheritable(_SCRIPTS_LINE, True)  # noqa: FBT003  (the descriptor may already have this number)
         os.closerange(_SCRIPTS_LINE + 1, os.sysconf("SC_OPEN_MAX"))
         os.execv(sys.executable, [sys.executable, "-"])  # noqa: S606  (needs no shell)
     finally:
@@ -57,7 +57,7 @@ def _children() -> list[int]:
 
 
 def _end_children() -> None:
-    """Kill them, and theirs as they are adopted, until there are none."""
+    """Kill the children, and the orphans that this process adopts, until none is left."""
     while children := _children():
         for child in children:
             try:
@@ -68,7 +68,7 @@ def _end_children() -> None:
 
 
 def main() -> None:
-    """Keep the process until it ends, or the judge hangs up."""
+    """Keep the process until it ends or the judge hangs up."""
     line, source, output = map(int, sys.argv[1:])
     if os.fork():
         os._exit(0)
@@ -76,7 +76,7 @@ def main() -> None:
     os.write(1, b"%d\n" % os.getpid())
     os.dup2(output, 1)
     os.dup2(output, 2)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system forgets those that have ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Linux reaps ended children
     child = os.fork()
     if child == 0:
         _become_script(line, source)

@@ -1,4 +1,4 @@
-"""The settings of a process that a call could change for whoever comes next, as a table.
+"""A table of the settings of a process that a call could change for the next one.
 
 Reading all of them takes a tenth of a millisecond.
 """
@@ -22,7 +22,7 @@ from torch.utils import _python_dispatch as dispatch
 from triton.runtime import _allocation
 
 UNSET = "unset"
-# Of the environment, what PyTorch's compiler and OpenMP set for themselves when first used.
+# Variables that PyTorch's compiler and OpenMP set at their first use.
 _COMPILERS = (
     "TORCHINDUCTOR_",
     "_TORCHINDUCTOR_",
@@ -36,12 +36,13 @@ _COMPILERS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting:
-    """Something of the process; a mapping is told of by the first of its keys that differs.
+    """A setting of the process; a sentence about a mapping names the first key that differs.
 
-    read    its value; None where it can't be read yet, as a GPU's before its first use
-    fails   a kernel that leaves it changed breaks a rule; otherwise it is the file's own
-    shown   its values say something
-    meaning of a value: two that mean the same are no change
+    read     return its value; None: it can't be read yet, as a GPU's before its first use
+    write    set its value
+    fails    a kernel that leaves it changed breaks a rule; otherwise the file keeps its value
+    shown    show its values in sentences
+    meaning  map a value to its meaning: values with equal meanings count as unchanged
     """
 
     name: str
@@ -53,9 +54,9 @@ class Setting:
 
 
 def _torch(name: str) -> Callable[..., Any]:
-    """A function of PyTorch's that has no public name."""
-    found: Callable[..., Any] = getattr(torch._C, f"_{name}")  # noqa: SLF001
-    return found
+    """Return a function of PyTorch that has no public name."""
+    function: Callable[..., Any] = getattr(torch._C, f"_{name}")  # noqa: SLF001
+    return function
 
 
 # ---- PyTorch
@@ -81,15 +82,15 @@ def _pop_dispatch_modes(depth: int) -> None:
 
 
 def _not_here(_: object) -> None:
-    """Of what only the one who set it can undo."""
+    """Do nothing: only the code that set it can undo it."""
 
 
 def _autocast() -> dict[str, object]:
-    made: dict[str, object] = {"cached": torch.is_autocast_cache_enabled()}
+    values: dict[str, object] = {"cached": torch.is_autocast_cache_enabled()}
     for device in ("cpu", "cuda"):
-        made[f"on {device}"] = torch.is_autocast_enabled(device)
-        made[f"dtype on {device}"] = torch.get_autocast_dtype(device)
-    return made
+        values[f"on {device}"] = torch.is_autocast_enabled(device)
+        values[f"dtype on {device}"] = torch.get_autocast_dtype(device)
+    return values
 
 
 def _set_autocast(value: dict[str, Any]) -> None:
@@ -108,13 +109,15 @@ def _deterministic() -> dict[str, bool]:
 
 
 def _set_deterministic(value: dict[str, bool]) -> None:
-    public = "torch._inductor.config" in sys.modules  # which it tells, and imports for seconds
+    public = (
+        "torch._inductor.config" in sys.modules
+    )  # the public function imports this module, which takes seconds
     write = torch.use_deterministic_algorithms if public else _torch("set_deterministic_algorithms")
     write(value["algorithms"], warn_only=value["warnings in place of errors"])
     _torch("set_deterministic_fill_uninitialized_memory")(value["fresh memory"])
 
 
-# In this order: what stands for all is written before what stands for one.
+# In this order: values for all operations are written before values for one.
 _FP32 = [
     (of, kind)
     for of in ("generic", "cuda", "mkldnn")
@@ -126,15 +129,15 @@ _set_fp32_precision = _torch("set_fp32_precision_setter")
 
 
 def _precision() -> dict[str, str]:
-    made = {}
-    with suppress(RuntimeError):  # where it was set by the newer names, it refuses the older
-        made["for all"] = torch.get_float32_matmul_precision()
-    return made | {f"{of} {kind}": _fp32_precision(of, kind) for of, kind in _FP32}
+    values = {}
+    with suppress(RuntimeError):  # torch refuses the old name after the new ones were used
+        values["for all"] = torch.get_float32_matmul_precision()
+    return values | {f"{of} {kind}": _fp32_precision(of, kind) for of, kind in _FP32}
 
 
 def _meant(value: dict[str, str]) -> dict[str, str]:
-    """With `ieee` for `none`, as which allow_tf32 = False leaves what was never set."""
-    return {key: "ieee" if each == "none" else each for key, each in value.items()}
+    """Replace `none` by `ieee`: setting allow_tf32 = False turns one into the other."""
+    return {key: "ieee" if precision == "none" else precision for key, precision in value.items()}
 
 
 def _set_precision(value: dict[str, str]) -> None:
@@ -150,21 +153,21 @@ def _switch(get: str, put: str) -> tuple[Callable[[], Any], Callable[..., object
 
 _SWITCHES = {
     **{
-        each: _switch(each, each)
-        for each in (
+        name: _switch(name, name)
+        for name in (
             "cudnn_enabled",
             "cudnn_benchmark",
             "cudnn_deterministic",
             "mkldnn_enabled",
             "mkldnn_deterministic",
             "cublas_allow_fp16_accumulation",
-            "cublas_allow_fp16_reduced_precision_reduction",  # two values, which are set by two
+            "cublas_allow_fp16_reduced_precision_reduction",  # two values, set by two arguments
             "cublas_allow_bf16_reduced_precision_reduction",
         )
     },
     **{
-        f"{each}_sdp": _switch(f"{each}_sdp_enabled", f"sdp_use_{each}")
-        for each in ("flash", "mem_efficient", "math", "cudnn")
+        f"{backend}_sdp": _switch(f"{backend}_sdp_enabled", f"sdp_use_{backend}")
+        for backend in ("flash", "mem_efficient", "math", "cudnn")
     },
 }
 
@@ -190,11 +193,11 @@ def _set_state_of(generator: torch.Generator, state: bytes) -> None:
 
 
 def _cuda_states() -> dict[str, bytes] | None:
-    """Of each GPU, from the host's copy of its seed and offset: nothing waits for the GPU."""
+    """Return each GPU's state from the host's copy: nothing waits for the GPU."""
     if not torch.cuda.is_initialized():
         return None
     every = torch.cuda.default_generators
-    return {f"cuda:{number}": _state_of(each) for number, each in enumerate(every)}
+    return {f"cuda:{number}": _state_of(generator) for number, generator in enumerate(every)}
 
 
 def _set_cuda_states(value: dict[str, bytes]) -> None:
@@ -228,36 +231,36 @@ def _gpu() -> int | None:
 
 def _groups() -> dict[str, Any]:
     return {
-        name: each
-        for name, each in vars(triton.knobs).items()
-        if isinstance(each, triton.knobs.base_knobs)
+        name: group
+        for name, group in vars(triton.knobs).items()
+        if isinstance(group, triton.knobs.base_knobs)
     }
 
 
 _hooks = {
-    name: each
-    for name, each in vars(type(triton.knobs.runtime)).items()
-    if isinstance(each, triton.knobs.HookChain)
+    name: chain
+    for name, chain in vars(type(triton.knobs.runtime)).items()
+    if isinstance(chain, triton.knobs.HookChain)
 }
 
 
 def _knobs() -> dict[str, object]:
-    made: dict[str, object] = {
+    values: dict[str, object] = {
         f"{group}.{name}": value
-        for group, each in _groups().items()
-        for name, value in vars(each).items()
+        for group, knobs in _groups().items()
+        for name, value in vars(knobs).items()
     }
-    return made | {f"runtime.{name}": tuple(each.calls) for name, each in _hooks.items()}
+    return values | {f"runtime.{name}": tuple(chain.calls) for name, chain in _hooks.items()}
 
 
 def _set_knobs(value: dict[str, Any]) -> None:
-    for name, each in _groups().items():
-        vars(each).clear()  # and not by setattr, which sets variables of the environment
+    for name, group in _groups().items():
+        vars(group).clear()  # setattr would also set environment variables
         for key in (key for key in value if key.startswith(f"{name}.")):
             if key.removeprefix(f"{name}.") not in _hooks:
-                vars(each)[key.removeprefix(f"{name}.")] = value[key]
-    for name, each in _hooks.items():
-        each.calls[:] = value[f"runtime.{name}"]
+                vars(group)[key.removeprefix(f"{name}.")] = value[key]
+    for name, group in _hooks.items():
+        group.calls[:] = value[f"runtime.{name}"]
 
 
 # ---- the process
@@ -274,33 +277,33 @@ def _set_environment(value: dict[str, str]) -> None:
 
 
 _SIGNALS = {
-    getattr(each, "name", f"signal {each}"): each
-    for each in sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+    getattr(number, "name", f"signal {number}"): number
+    for number in sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 }
-_handler: Any = sys.modules["_signal"].getsignal  # signal's own takes twenty times as long
+_handler: Any = sys.modules["_signal"].getsignal  # signal.getsignal takes twenty times as long
 
 
 def _handlers() -> dict[str, object]:
-    handlers = {name: _handler(each) for name, each in _SIGNALS.items()}
+    handlers = {name: _handler(number) for name, number in _SIGNALS.items()}
     debugger = getattr(sys.modules.get("pdb"), "Pdb", None)
     handler = getattr(handlers["SIGINT"], "__func__", None)
     if debugger is not None and handler is debugger.sigint_handler:
-        # pdb leaves its own handler where its user goes on after a breakpoint.
+        # pdb leaves its own handler when its user continues after a breakpoint.
         handlers["SIGINT"] = debugger._previous_sigint_handler  # noqa: SLF001
     return handlers
 
 
 def _named_handlers(value: dict[str, Any]) -> dict[str, object]:
     return {
-        name: signal.Handlers(each).name if isinstance(each, int) else each
-        for name, each in value.items()
+        name: signal.Handlers(handler).name if isinstance(handler, int) else handler
+        for name, handler in value.items()
     }
 
 
 def _set_handlers(value: dict[str, Any]) -> None:
-    for name, each in _SIGNALS.items():
-        if _handler(each) != value[name]:
-            signal.signal(each, value[name])
+    for name, number in _SIGNALS.items():
+        if _handler(number) != value[name]:
+            signal.signal(number, value[name])
 
 
 def _timers() -> dict[str, bool]:
@@ -332,11 +335,11 @@ def _set_collector(value: tuple[bool, tuple[int, int, int]]) -> None:
         gc.disable()
 
 
-_allocator = _allocation._allocator  # noqa: SLF001  (it is written by name, and read by none)
+_allocator = _allocation._allocator  # noqa: SLF001  (triton has no public function that reads it)
 
 ENVIRONMENT = Setting("the environment variable", _environment, _set_environment)
 
-# In the order in which they are set back.
+# In the order of their restoration.
 SETTINGS = (
     Setting("torch's default device", _default_device, _set_default_device),
     Setting(
@@ -379,7 +382,7 @@ SETTINGS = (
         lambda: os.sched_getaffinity(0),
         lambda value: os.sched_setaffinity(0, value),
     ),
-    # Lawful: a library sets them when it is first used, or a kernel has to.
+    # Allowed: libraries set them at their first use, or a kernel has to.
     Setting("Triton's allocator", _allocator.get, triton.set_allocator, fails=False),
     Setting(
         "sys.path",

@@ -1,12 +1,13 @@
-"""What a call could change of its process for whoever comes next, and how that is undone.
+"""Restore the process state that a call could change for the next one.
 
-Around each call of a candidate its process is read and afterwards set back: a kernel that leaves
-the default dtype, the random state or a signal handler changed breaks a rule, and the next kernel
-is called in the process that it would have found without it.
+The process state is read before each call of a candidate and restored after it: a kernel that
+leaves the default dtype, the random state or a signal handler changed breaks a rule, and the next
+kernel finds the process as if that kernel had not been called.
 
-What importing a user's file changes (TF32 allowed, an environment variable) holds around calls of
-that file's kernels, which may need it, and for no other's. So does what libraries change when they
-are first used, and what a kernel is meant to set: Triton's allocator.
+Changes by the import of a user's file (TF32 allowed, an environment variable) apply around calls of
+that file's kernels, which may need them, and not around other calls. The same holds for changes
+that libraries make at their first use, and for settings that kernels may change: Triton's
+allocator.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from kernel_workbench.suites.sandbox.worker_side.process_settings import (
 
 
 @dataclass(slots=True)
-class Changes:
-    """What a call left changed. broken: a sentence, of what a kernel must not change.
+class StateChanges:
+    """Changes that a call left.
 
-    spent: something couldn't be set back, so no other kernel may be called in this process.
+    broken  a sentence about a setting that a kernel must not change, or None
+    spent   some setting can't be restored, so no other kernel may be called in this process
     """
 
     broken: str | None = None
@@ -41,15 +43,15 @@ State = Mapping[Setting, object]
 
 _RULE = "a kernel leaves the process as it found it (its file's head may set what it needs)"
 
-# By a file's path, what holds around calls of its kernels.
-_own: dict[str, dict[Setting, object]] = {}
+# By a file's path, the settings that apply around calls of its kernels.
+_settings_of_file: dict[str, dict[Setting, object]] = {}
 
 
 @contextmanager
-def kept(path: str, changes: Changes) -> Iterator[None]:
-    """Inside, what the file at `path` has set holds; after it, all is as it was before."""
+def kept(path: str, changes: StateChanges) -> Iterator[None]:
+    """Apply the settings of the file at `path` within the context, and restore all after it."""
     outside = read()
-    own = _own.setdefault(path, {})
+    own = _settings_of_file.setdefault(path, {})
     for setting, value in own.items():
         with suppress(Exception):
             setting.write(value)
@@ -64,8 +66,8 @@ def kept(path: str, changes: Changes) -> Iterator[None]:
             if setting.fails and not (
                 setting is ENVIRONMENT and _set_by_imports(before, now, modules)
             ):
-                told = f"{_told(setting, before, now)}: {_RULE}"
-                changes.broken = changes.broken or told
+                sentence = f"{_sentence(setting, before, now)}: {_RULE}"
+                changes.broken = changes.broken or sentence
             else:
                 own[setting] = now[setting]
         left = set_back(outside, now)
@@ -73,24 +75,25 @@ def kept(path: str, changes: Changes) -> Iterator[None]:
 
 
 @contextmanager
-def freed(changes: Changes) -> Iterator[None]:
-    """Inside, around `kept`, nothing but what a call left behind changes the process.
+def freed(changes: StateChanges) -> Iterator[None]:
+    """Detect, around `kept`, changes by code that the call left behind.
 
-    As a finaliser of an output does, which runs when the suites let go of it.
+    An example is the finaliser of an output, which runs when the suites free the output.
     """
     before = read()
     yield
     now = read()
-    changed = [each for each in SETTINGS if each.fails and not _same(each, before, now)]
+    changed = [setting for setting in SETTINGS if setting.fails and not _same(setting, before, now)]
     if changed:
-        changes.broken = changes.broken or f"{_told(changed[0], before, now)}: {_RULE}"
+        changes.broken = changes.broken or f"{_sentence(changed[0], before, now)}: {_RULE}"
         changes.spent = bool(set_back(before, now)) or changes.spent
 
 
 def load_kept(path: Path) -> tuple[Kernel, ...]:
-    """Import a user's file: what that changes holds around calls of its kernels alone.
+    """Import a user's file, whose changed settings then apply only around calls of its kernels.
 
-    Raises KernelError as `load_file` does, and where what it changed can't be set back.
+    Raises:
+        KernelError: as `load_file` does, or if a changed setting can't be restored.
     """
     before = read()
     try:
@@ -99,33 +102,33 @@ def load_kept(path: Path) -> tuple[Kernel, ...]:
         now = read()
         left = set_back(before, now)
     if left:
-        told = _told(left[0], before, now)
+        sentence = _sentence(left[0], before, now)
         raise KernelError(
-            f"--kernels {path}: importing it can't be undone for other files' kernels: {told}"
+            f"--kernels {path}: importing it can't be undone for other files' kernels: {sentence}"
         )
-    changed = {each: now[each] for each in SETTINGS if not _same(each, before, now)}
-    for each in kernels:
-        _own[each.path] = dict(changed)
+    changed = {setting: now[setting] for setting in SETTINGS if not _same(setting, before, now)}
+    for kernel in kernels:
+        _settings_of_file[kernel.path] = dict(changed)
     return kernels
 
 
 def _set_by_imports(before: State, now: State, modules: set[str]) -> bool:
-    """Whether what was imported since then names each variable that changed: it set them."""
+    """Return True if the modules imported since then name each changed variable: they set it."""
     one, other = before[ENVIRONMENT], now[ENVIRONMENT]
     assert isinstance(one, dict) and isinstance(other, dict)
-    changed = {each for each in one | other if one.get(each) != other.get(each)}
+    changed = {variable for variable in one | other if one.get(variable) != other.get(variable)}
     for name in sys.modules.keys() - modules:
         try:
             text = Path(str(getattr(sys.modules[name], "__file__", None))).read_text()
         except (OSError, ValueError):
             continue
-        changed = {each for each in changed if each not in text}
+        changed = {variable for variable in changed if variable not in text}
     return not changed
 
 
 def read(settings: Iterable[Setting] = SETTINGS) -> State:
-    """The process as it is."""
-    return {each: _value(each) for each in settings}
+    """Return the values of the settings."""
+    return {setting: _value(setting) for setting in settings}
 
 
 def _value(setting: Setting) -> object:
@@ -143,22 +146,22 @@ def _same(setting: Setting, before: State, now: State) -> bool:
 
 
 def set_back(before: State, now: State) -> list[Setting]:
-    """Undo every change, in the table's order; what couldn't be undone."""
-    if all(_same(each, before, now) for each in SETTINGS):
+    """Undo every change, in the table's order; return the settings that couldn't be restored."""
+    if all(_same(setting, before, now) for setting in SETTINGS):
         return []
-    for each in SETTINGS:  # what was written may have changed this one
-        if not _same(each, before, read([each])):
+    for setting in SETTINGS:  # an earlier write may have changed this setting
+        if not _same(setting, before, read([setting])):
             with suppress(Exception):
-                each.write(before[each])
+                setting.write(before[setting])
     after = read()
-    return [each for each in SETTINGS if not _same(each, before, after)]
+    return [setting for setting in SETTINGS if not _same(setting, before, after)]
 
 
-def _told(setting: Setting, before: State, now: State) -> str:
+def _sentence(setting: Setting, before: State, now: State) -> str:
     name, one, other = setting.name, before[setting], now[setting]
     if isinstance(one, dict) and isinstance(other, dict):
         one, other = setting.meaning(one), setting.meaning(other)
-        key = next(each for each in (*other, *one) if one.get(each) != other.get(each))
+        key = next(entry for entry in (*other, *one) if one.get(entry) != other.get(entry))
         name, one, other = f"{name} {key}", one.get(key, UNSET), other.get(key, UNSET)
     if not setting.shown:
         return f"it changed {name}"

@@ -1,16 +1,15 @@
-"""Guards behind what a call allocates through torch, which show a write past an end.
+"""Guards behind memory that a call allocates through torch, which reveal writes past its end.
 
-Compiled code, in CUDA C++ or in C, writes past the end of a tensor without a word: an allocator
-rounds sizes up, and what comes next is another tensor's. So memory that is asked of torch inside a
-call is a little longer than asked for, and the rest holds a pattern: bytes of which NaN consists in
-floating-point types, so that reading there shows, too. After the call the patterns are looked at,
-of all memory that is still there, outputs among it.
+Compiled code, in CUDA C++ or in C, writes past the end of a tensor without an error: an allocator
+rounds sizes up, and another tensor follows. So memory that a call requests from torch gets a tail
+with a pattern: bytes that form NaN in floating-point types, so that a read of them shows, too.
+After the call the patterns of all memory that still exists are checked, outputs included.
 
-A tensor keeps its shape, strides, alignment and offset, which is 0; its storage says that it has
-GUARD bytes more. Where a tensor's storage is resized, or given to another tensor whole, all of it
-is the kernel's, and nothing is looked at. Not seen are writes before a tensor's beginning, further
-than GUARD bytes past its end, to memory that is freed when the call ends, or to memory that is
-allocated while a graph of CUDA's is captured.
+A tensor keeps its shape, strides, alignment and offset 0; its storage has GUARD more bytes. If a
+kernel resizes a storage, or makes another tensor of a whole storage, its guard is dropped. The
+guards miss writes before the beginning of a tensor, writes further than GUARD bytes past its end,
+writes to memory that is freed when the call ends, and writes to memory allocated while a CUDA graph
+is captured.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 GUARD = 512  # bytes
-_REAL, _WHOLE = 0xFF, 0xA5  # a byte of guards behind floating-point numbers, and behind others
+_REAL, _WHOLE = 0xFF, 0xA5  # bytes of guards behind floating-point numbers and behind other numbers
 _ATEN = torch.ops.aten
 UNINITIALISED = {
     _ATEN.empty.memory_format,
@@ -34,8 +33,8 @@ UNINITIALISED = {
     _ATEN.new_empty.default,
     _ATEN.new_empty_strided.default,
 }
-# What fills all of a new tensor with one number: that, or its place among the arguments, which
-# the dispatcher hands over in the schema's order.
+# Operations that fill a new tensor with one number: the number, or its position among the
+# arguments, which the dispatcher passes in the schema's order.
 _FILLED: dict[Any, tuple[float, int | None]] = {
     **{getattr(_ATEN, name).default: (0.0, None) for name in ("zeros", "zeros_like", "new_zeros")},
     **{getattr(_ATEN, name).default: (1.0, None) for name in ("ones", "ones_like", "new_ones")},
@@ -49,7 +48,12 @@ _SHARING = {_ATEN.set_.source_Storage, _ATEN.set_.source_Storage_storage_offset}
 
 @dataclass(frozen=True, slots=True)
 class _Guard:
-    """The end of a storage: `nbytes` were asked for, for a tensor of this shape."""
+    """The guard of one storage.
+
+    nbytes  the requested bytes
+    shape   the shape of the requested tensor
+    byte    the byte that the pattern repeats
+    """
 
     storage: weakref.ref[UntypedStorage]
     address: int
@@ -58,7 +62,7 @@ class _Guard:
     byte: int
 
     def tail(self) -> Tensor | None:
-        """The guard's bytes; None where the storage is gone, or another one by now."""
+        """Return the guard's bytes, or None if the storage is gone or was replaced."""
         storage = self.storage()
         if storage is None or storage.data_ptr() != self.address:
             return None
@@ -83,7 +87,7 @@ class Guards:
         args: Sequence[object],
         kwargs: Mapping[str, object],
     ) -> Tensor | None:
-        """Do what `func` does, with a guard; None where it makes no plain memory of a device."""
+        """Do the work of `func` with a guard; None: it creates no plain memory of a device."""
         fills = _FILLED.get(func)
         if fills is None and func not in UNINITIALISED:
             return None
@@ -120,18 +124,18 @@ class Guards:
         Guards.every -= GUARD
 
     def forget_resized(self, func: object, args: Sequence[object]) -> None:
-        """Leave a storage to a kernel that resizes it, or makes another tensor of all of it."""
+        """Drop the guard of a storage that a kernel resizes or makes another tensor of."""
         if func in _RESIZING and isinstance(args[0], Tensor):
             self._guards.pop(args[0].untyped_storage()._cdata, None)  # noqa: SLF001
         elif func in _SHARING and isinstance(args[1], UntypedStorage):
             self._guards.pop(args[1]._cdata, None)  # noqa: SLF001
 
     def nbytes(self, identity: int, storage: UntypedStorage) -> int:
-        """The bytes that were asked for, of a storage with a guard or without."""
+        """Return the requested bytes of a storage, with or without a guard."""
         return storage.nbytes() - (GUARD if identity in self._guards else 0)
 
     def broken(self) -> str | None:
-        """The first tensor that something wrote past the end of, in a sentence; None: none."""
+        """Return a sentence about the first tensor with a write past its end, or None."""
         for guard in tuple(self._guards.values()):
             tail = guard.tail()
             places = [] if tail is None else (tail != guard.byte).nonzero().flatten().tolist()
@@ -145,14 +149,14 @@ class Guards:
 
 
 def _is_captured(device: torch.device) -> bool:
-    """Say whether a graph is captured: nothing is done now, nor is a pattern written."""
+    """Return True while a CUDA graph is captured: no kernel runs and no pattern can be written."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _form(
     func: Callable[..., Any], args: Sequence[object], kwargs: Mapping[str, object]
 ) -> Tensor | None:
-    """A tensor without memory that is as `func` would make it; None: it isn't a plain one."""
+    """Return the tensor that `func` would create, without memory; None: not a plain tensor."""
     if kwargs.get("layout") not in (None, torch.strided):
         return None
     passed = {name: value for name, value in kwargs.items() if name != "pin_memory"}
@@ -162,7 +166,7 @@ def _form(
 
 
 def _device(args: Sequence[object], kwargs: Mapping[str, object]) -> torch.device | None:
-    """Where the memory is asked for; None where it isn't a host's or a GPU's."""
+    """Return the device of the requested memory; None: neither a host's nor a GPU's."""
     place = kwargs.get("device")
     if place is None:
         place = args[0].device if args and isinstance(args[0], Tensor) else "cpu"

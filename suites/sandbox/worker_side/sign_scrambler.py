@@ -1,9 +1,8 @@
-"""A launch that runs on changed numbers: random ones of what it reads have the other sign.
+"""Run a launch on changed numbers: random elements of its arguments get the other sign.
 
-Afterwards each element that the launch didn't write is as it was, so that whoever looks at its
-arguments finds nothing changed but what the launch stored. Zeros and integers stay as they are: a
-launch that raises a flag, counts, or fills memory does all of that. One that computes outputs
-computes them of other numbers.
+After the launch, each element that it didn't write gets its old value back, so only the launch's
+stores remain. Zeros and integers don't change: a launch that raises a flag, counts, or fills memory
+works as before. A launch that computes outputs computes them from other numbers.
 
 Signs are drawn by arithmetic on the device, in the stream of the launch: nothing waits.
 """
@@ -20,35 +19,40 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from kernel_workbench.suites.sandbox.worker_side.handed_tensors import HandedTensors
 
-# Integers as wide as a number, and the one whose single bit is the sign's.
+# Integer types by an element's bytes, and the integer whose only bit is the sign.
 _BITS = {
     1: (torch.int8, -(2**7)),
     2: (torch.int16, -(2**15)),
     4: (torch.int32, -(2**31)),
     8: (torch.int64, -(2**63)),
 }
-_ODD = (0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64)  # of splitmix64's mixing
+_ODD = (0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64)  # constants of splitmix64
 
 
 @contextmanager
 def scrambled(
     arguments: Iterable[object], handed: HandedTensors | None = None, kernel: int = 0
 ) -> Iterator[None]:
-    """Flip random signs of these arguments for a launch inside; handed: note what they were.
+    """Flip random signs of the arguments for a launch within the context.
 
-    Two arguments may lie in one another's memory: all are changed before the launch, and what
-    equals the changed numbers after it is what it didn't write.
+    Arguments may overlap in memory: all are changed before the launch, and elements that still
+    equal the changed numbers after it weren't written.
+
+    Args:
+        arguments: arguments of the launch.
+        handed: records copies of the arguments.
+        kernel: identifies the kernel in `handed`.
     """
     with _disable_current_modes():
         tensors = list(_tensors(arguments))
         for place, tensor in enumerate(tensors):
             if handed is not None:
                 handed.note(kernel, place, tensor)
-        parts = [_once(each) for each in tensors]
-        before = [each.clone() for each in parts]
-        for each in parts:
-            _flip_(each)
-        changed = [each.clone() for each in parts]
+        parts = [_once(tensor) for tensor in tensors]
+        before = [part.clone() for part in parts]
+        for part in parts:
+            _flip_(part)
+        changed = [part.clone() for part in parts]
     yield
     with _disable_current_modes():
         for tensor, now, old, sent in zip(tensors, parts, before, changed, strict=True):
@@ -58,18 +62,18 @@ def scrambled(
 
 
 def _tensors(arguments: Iterable[object]) -> Iterator[Tensor]:
-    """Those with numbers that have a sign, of tuples and of descriptors too."""
-    for each in arguments:
-        if isinstance(each, tuple | list):
-            yield from _tensors(each)
+    """Yield the floating-point tensors among the arguments, in tuples and descriptors too."""
+    for argument in arguments:
+        if isinstance(argument, tuple | list):
+            yield from _tensors(argument)
             continue
-        of = each if isinstance(each, Tensor) else getattr(each, "base", None)
+        of = argument if isinstance(argument, Tensor) else getattr(argument, "base", None)
         if isinstance(of, Tensor) and of.is_floating_point() and of.numel():
             yield of.detach()
 
 
 def _once(tensor: Tensor) -> Tensor:
-    """Its bits, as integers, with one entry of each axis that it sees one entry of throughout."""
+    """Return the bits as integers, without elements that share an address."""
     kind, _ = _BITS[tensor.element_size()]
     return tensor.view(kind)[tuple(slice(1 if step == 0 else None) for step in tensor.stride())]
 

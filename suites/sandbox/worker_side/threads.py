@@ -1,11 +1,11 @@
-"""Threads that a candidate leaves running, which could write to its outputs after it returned.
+"""Find threads that a candidate leaves running, which could write to its outputs after it returned.
 
-Libraries keep threads of their own from their first use on: the monitor of a progress bar, the pool
-of a compiler. So a thread is the candidate's unless it was started by a library, runs a library's
-function, and is in nothing but libraries and Python. A thread is started by whoever's frame is the
-nearest on the stack that isn't Python's own. A thread that wasn't started by `threading.Thread` as
-it was when this module was imported is always the candidate's, as is one that holds work in a pool
-of the candidate's; a pool with nothing to do is nobody's.
+Libraries keep threads of their own after their first use: the monitor of a progress bar, the pool
+of a compiler. So a thread is the candidate's, unless a library started it, its function is a
+library's, and its stack consists of libraries and Python only. The starter of a thread is the owner
+of the nearest frame on the stack that isn't Python's own. A thread that wasn't started by the
+`threading.Thread` that existed when this module was imported is always the candidate's, as is a
+thread with work in a pool of the candidate; an idle pool thread is nobody's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import torch
 
 from kernel_workbench import suites
 
-# Kept before a candidate is imported, which may replace them.
+# Bound before a candidate is imported, which may replace the originals.
 _frames: Callable[[], dict[int, FrameType]] = sys._current_frames  # noqa: SLF001
 _frame: Callable[[int], FrameType] = sys._getframe  # noqa: SLF001
 _threads: Callable[[], list[threading.Thread]] = threading.enumerate
@@ -36,7 +36,7 @@ _LOOKS = 20
 
 
 def _libraries() -> Iterator[str]:
-    """The folders that packages are installed in, and the suites."""
+    """Yield the folders of installed packages, and the suites' folder."""
     yield str(Path(suites.__file__).parent)
     yield str(Path(torch.__file__).parent.parent)
     for name in ("purelib", "platlib"):
@@ -73,7 +73,7 @@ def watched() -> Iterator[list[str]]:
 
 
 def _is_python(code: CodeType) -> bool:
-    """Say whether the code is the standard library's, or has no file."""
+    """Return True if the code is the standard library's, or has no file."""
     file = code.co_filename
     return file.startswith("<") or (file.startswith(_PYTHON) and not file.startswith(_LIBRARIES))
 
@@ -83,14 +83,14 @@ def _is_library(code: CodeType) -> bool:
 
 
 def _is_in_a_library(frame: FrameType | None) -> bool:
-    """Say whether the nearest frame that isn't Python's own is a library's."""
+    """Return True if the nearest frame that isn't Python's own is a library's."""
     while frame is not None and _is_python(frame.f_code):
         frame = frame.f_back
     return frame is None or _is_library(frame.f_code)
 
 
 def _runs_a_library(thread: threading.Thread) -> bool:
-    """Say whether the thread was started with no function of the candidate's, and is in none."""
+    """Return True if neither the thread's function nor its stack is the candidate's."""
     functions = [type(thread).run, getattr(thread, "_target", None)]
     codes = [getattr(_plain(function), "__code__", None) for function in functions]
     frame = _frames().get(thread.ident or 0)
@@ -101,19 +101,19 @@ def _runs_a_library(thread: threading.Thread) -> bool:
 
 
 def _plain(function: object) -> object:
-    """The function in a partial one, or of a bound method."""
+    """Return the function of a partial object or a bound method."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__func__", function)
 
 
 def _waits(thread: int) -> bool:
-    """Say whether it is a pool's thread with nothing to do, as torch's compiler leaves some."""
+    """Return True for an idle thread of a pool, as torch's compiler leaves some."""
     for _ in range(_LOOKS):
         frame = _frames().get(thread)
         if frame is None or frame.f_code is not _POOL_THREAD:
             return False
         if "work_item" not in frame.f_locals and frame.f_locals["work_queue"].empty():
             return True
-        time.sleep(0.001)  # it is between its work and its wait, or about to begin
+        time.sleep(0.001)  # the thread is between two states
     return False

@@ -1,12 +1,12 @@
 """A user's own process: torch, the kernels of the checkout and a user's file, and no suite.
 
-The judge doesn't import this. Its text is the program of a process that is started anew, whose
-command line, modules and environment have nothing of the suites' (`plain_calls.py` asks it).
-Lines of JSON come and go over descriptor 3, tensors in them as base64. Each call is made in a child
-of its own, which imports the one file: no candidate meets what another has left.
+The judge doesn't import this module. Its text is the program of a new process, whose command line,
+modules and environment contain nothing of the suites (`plain_calls.py` sends the messages).
+Messages are lines of JSON over descriptor 3, with tensors in base64. Each call is made in a child
+process, which imports the one file: no candidate meets the remains of another.
 
-Under the interpreter it has the suites' mended arithmetic, whose modules are hidden afterwards, and
-none of their checks: the stock one is wrong in bfloat16.
+Under the interpreter the process has the suites' mended arithmetic, because the stock arithmetic is
+wrong in bfloat16. It hides those modules afterwards and has none of the checks.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Any
 import torch
 
 _JUDGE = 3
-_ANSWERED = 77  # a child's exit status: not 0, with which a candidate may end it
+_ANSWERED = 77  # a child's exit status; a candidate may end the child with 0
 _Message = dict[str, Any]
 
 
 def _tensor(sent: _Message, device: torch.device) -> torch.Tensor:
-    made = torch.empty(sent["shape"], dtype=getattr(torch, sent["dtype"]))
-    if made.numel():
+    tensor = torch.empty(sent["shape"], dtype=getattr(torch, sent["dtype"]))
+    if tensor.numel():
         content = torch.frombuffer(bytearray(base64.b64decode(sent["data"])), dtype=torch.uint8)
-        made.view(-1).view(torch.uint8).copy_(content)
-    return made.to(device)
+        tensor.view(-1).view(torch.uint8).copy_(content)
+    return tensor.to(device)
 
 
 def _argument(value: object, device: torch.device) -> object:
@@ -41,7 +41,7 @@ def _argument(value: object, device: torch.device) -> object:
     return tuple(value["tuple"]) if "tuple" in value else _tensor(value, device)
 
 
-def _told(output: object) -> object:
+def _output(output: object) -> object:
     if not isinstance(output, torch.Tensor):
         return None
     packed = output.detach().cpu().contiguous().view(-1)
@@ -55,35 +55,35 @@ def _told(output: object) -> object:
 
 def _called(message: _Message, device: torch.device) -> _Message:
     registry = importlib.import_module("kernel_workbench.kernels.registry")
-    for each in message["files"]:
-        registry.load_file(Path(each))
+    for file in message["files"]:
+        registry.load_file(Path(file))
     wanted = message["op"], message["kernel"]
-    known = {(each.op.name, each.name): each for each in registry.all_kernels()}
+    kernels = {(kernel.op.name, kernel.name): kernel for kernel in registry.all_kernels()}
     torch.set_num_threads(1)
-    inputs = {name: _argument(each, device) for name, each in message["inputs"].items()}
-    returned = known[wanted].op.as_tuple(known[wanted].function(**inputs))
+    inputs = {name: _argument(value, device) for name, value in message["inputs"].items()}
+    returned = kernels[wanted].op.as_tuple(kernels[wanted].function(**inputs))
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return {"outputs": [_told(each) for each in returned]}
+    return {"outputs": [_output(output) for output in returned]}
 
 
 def _answer(line: socket.socket, message: _Message, device: torch.device) -> None:
-    """In a child: make the call and say what came of it; never returns."""
+    """Make the call in a child and send the result. Never returns."""
     status = 1
     try:
-        said: _Message
+        reply: _Message
         try:
-            said = _called(message, device)
+            reply = _called(message, device)
         except BaseException as error:  # noqa: BLE001  (a candidate may raise anything)
-            said = {"raised": f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"}
-        line.sendall(json.dumps(said | {"id": message["id"]}).encode() + b"\n")
+            reply = {"raised": f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"}
+        line.sendall(json.dumps(reply | {"id": message["id"]}).encode() + b"\n")
         status = _ANSWERED
     finally:
         os._exit(status)
 
 
 def main() -> None:
-    """Serve the judge until it hangs up. The first line says on which device, and whose kernels."""
+    """Serve the judge until it hangs up. The first message names the device and the overlay."""
     line = socket.socket(fileno=_JUDGE)
     with line.makefile("rb") as lines:
         first = json.loads(lines.readline())
@@ -98,8 +98,8 @@ def main() -> None:
             del sys.modules["kernel_workbench"].suites
         importlib.import_module("kernel_workbench.kernels.registry").all_kernels()
         line.sendall(json.dumps({"id": first["id"]}).encode() + b"\n")
-        for each in lines:
-            message = json.loads(each)
+        for text in lines:
+            message = json.loads(text)
             child = os.fork()
             if child == 0:
                 _answer(line, message, device)

@@ -1,15 +1,15 @@
-"""What a candidate does besides computing: Triton launches, calls of a library, threads it leaves.
+"""Watch a candidate's side effects: Triton launches, calls of a library, threads that it leaves.
 
-An autotuned kernel can be held to one of its configurations: each has to be right, not the fastest
-alone.
+An autotuned kernel can be restricted to one of its configurations: each configuration has to be
+right, not only the fastest.
 
-A launch can be stubbed, to do nothing, to raise or to read other numbers (sign_scrambler.py): a
-kernel that is right all the same isn't what computed its outputs. A library is one that computes
-the op itself, PyTorch's attention or norms, or the oracle; a kernel that calls one says so
-(`wraps=`), or is no kernel of its own. Its calls are seen by a dispatch mode, which is the calling
-thread's. And PyTorch's are refused to the whole process meanwhile, its other threads and the
-children that it forks included; those that have no entry in the dispatcher, and symbols of its
-libraries in C, too.
+A launch can be replaced: it does nothing, raises, or reads other numbers (sign_scrambler.py). If
+the kernel's outputs are right all the same, its launches didn't compute them. A library is code
+that computes the op itself: PyTorch's attention or norms, or the oracle. A kernel that calls a
+library declares that (`wraps=`), or is no kernel of its own. A dispatch mode sees the library calls
+of the calling thread. PyTorch's operations that compute an op are also refused to the whole process
+during a call: to its other threads, to forked children, to operations without an entry in the
+dispatcher, and to symbols of its C libraries.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kernel_workbench.suites.sandbox.worker_side import threads
 from kernel_workbench.suites.sandbox.worker_side.handed_tensors import HandedTensors
 from kernel_workbench.suites.sandbox.worker_side.sign_scrambler import scrambled
 
-# Operations of PyTorch that compute an op of ours, by the beginnings of their names.
+# Prefixes of the names of PyTorch operations that compute an op of ours.
 _LIBRARY = (
     "_scaled_dot_product",
     "scaled_dot_product",
@@ -65,32 +65,39 @@ _LIBRARY = (
     "cudnn_batch_norm",
     "miopen_batch_norm",
 )
-# Symbols of PyTorch's and cuDNN's libraries that compute one, as ctypes looks them up. A kernel's
-# own functions in C may be called what they like.
+# Symbols of PyTorch's and cuDNN's libraries that compute an op, as ctypes looks them up. A kernel's
+# own functions in C may have any name.
 _SYMBOL = re.compile(
     r"^(aoti_torch_|_ZNK?(2at|5torch)).*(attention|(layer|rms|batch|group|instance)_?norm)"
     r"|^cudnn(BatchNorm|Norm|MultiHeadAttn)",
     re.IGNORECASE,
 )
 _ORACLES = "the workbench's oracles"
-_COMPUTE = ("scores", "emulation", "bounds")  # beginnings of the names of its modules
+_COMPUTE = ("scores", "emulation", "bounds")  # prefixes of the names of its modules
 _ANALYSIS, _MARK = (
     "kernel_workbench.oracles.analysis",
     "rounds",
-)  # which references are written with
+)  # a function that references use
 
 
 class StubbedError(RuntimeError):
-    """A launch that was to fail: what a kernel must not hide behind another way of computing."""
+    """A launch that was made to fail: a kernel must not hide it behind another way of computing."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen of one call."""
+    """Observations of one call.
+
+    launches        number of Triton launches
+    operations      number of PyTorch operations
+    configurations  the largest number of configurations of an autotuned kernel
+    library         names of called libraries
+    left            names of threads that the candidate left
+    """
 
     launches: int = 0
-    operations: int = 0  # of PyTorch's
-    configurations: int = 0  # the most that an autotuned kernel has
+    operations: int = 0
+    configurations: int = 0
     library: set[str] = field(default_factory=set)
     left: list[str] = field(default_factory=list)
 
@@ -104,7 +111,7 @@ class _State:
 
 
 _STATE = _State()
-# Kept before a candidate is imported, which may replace them.
+# Bound before a candidate is imported, which may replace the original.
 _frame: Callable[[int], FrameType] = sys._getframe  # noqa: SLF001
 
 
@@ -114,12 +121,13 @@ def seen(
     configuration: int | None = None,
     handed: HandedTensors | None = None,
 ) -> Iterator[Seen]:
-    """Watch what is called inside.
+    """Watch the calls within the context.
 
-    handed: keeps copies of what scrambled launches are handed.
-
-    stub: what becomes of Triton launches. configuration: the number, from 0, of the configuration
-    that autotuned kernels take, those with fewer the last; None: the one that they find fastest.
+    Args:
+        stub: how Triton launches are replaced.
+        configuration: the index of the configuration that autotuned kernels take (kernels with
+        fewer take their last); None: the fastest.
+        handed: collects copies of the arguments of scrambled launches.
     """
     _STATE.seen, _STATE.stub, _STATE.configuration = Seen(), stub, configuration
     _STATE.handed = handed
@@ -131,11 +139,11 @@ def seen(
 
 
 def may_be_a_library(kernel: Kernel) -> bool:
-    """Whether calling one is what it says of itself; a peer may be one too."""
+    """Return True if the kernel declares that it calls a library, or is a peer."""
     return kernel.origin == "baseline" or kernel.wraps is not None
 
 
-# torch may have replaced an operation in Python itself, as it does rms_norm on some GPUs.
+# torch itself may have replaced an operation in Python, for example rms_norm on some GPUs.
 _OVERRIDE = (
     {"allow_override": True}
     if "allow_override" in inspect.signature(Library.impl).parameters
@@ -144,10 +152,10 @@ _OVERRIDE = (
 
 
 class _Refusal:
-    """PyTorch's operations that compute an op, replaced by ones that note the call and raise.
+    """Replaces PyTorch operations that compute an op by functions that record the call and raise.
 
-    In the dispatcher's table of kernels for a device, below modes and the same for all threads.
-    Two milliseconds to replace: a worker leaves them so until a kernel that may call them comes.
+    The replacement is in the dispatcher's table of a device, below modes and for all threads. It
+    takes two milliseconds, so a worker keeps it until a kernel comes that may call libraries.
     """
 
     def __init__(self) -> None:
@@ -156,7 +164,7 @@ class _Refusal:
         self.is_kept = False
 
     def set(self, device: str | None) -> None:
-        """Refuse them on `device`, or nowhere."""
+        """Refuse the operations on `device`; None: nowhere."""
         if device == self._device:
             return
         self._replaced.close()
@@ -189,10 +197,11 @@ _LOOKED_UP: dict[str, set[str]] = {}  # symbols, by the source files that were o
 
 
 def keep_refusing() -> None:
-    """In a process of candidates alone: what is refused to one stays so, until one may call it.
+    """Keep operations refused between calls, in a process of candidates only.
 
-    From here on symbols that are looked up are heard of too, which can't be undone, and so is what
-    is fetched from the dispatcher: that goes on to compute when it is replaced there.
+    From now on this module also records the symbols that are looked up, which can't be undone, and
+    the kernels that are fetched from the dispatcher, because these compute even after their
+    replacement.
     """
     _REFUSAL.is_kept = True
     sys.addaudithook(_heard)
@@ -209,7 +218,7 @@ def keep_refusing() -> None:
 
 
 def _heard(event: str, arguments: tuple[Any, ...]) -> None:
-    """Something that Python tells of; of a library's symbol: note it, and refuse it in a call."""
+    """Handle an audit event: record the lookup of a library's symbol, and refuse it in a call."""
     if event not in ("ctypes.dlsym", "ctypes.dlsym/handle"):
         return
     symbol = str(arguments[1])
@@ -227,17 +236,20 @@ def _note_lookup(symbol: str) -> None:
 
 
 def symbols_looked_up(kernel: Kernel) -> frozenset[str]:
-    """Those that the kernel's file looked up, while it was imported too, if none of it wraps."""
-    found = frozenset(_LOOKED_UP.get(kernel.path, ()))
-    if not found:  # as a rule: all kernels are looked through only where there is a symbol
-        return found
-    wraps = any(each.wraps for each in all_kernels() if each.path == kernel.path)
-    return frozenset() if wraps else found
+    """Return the symbols that the kernel's file looked up, also at import.
+
+    Return none if one of the file's kernels wraps a library.
+    """
+    symbols = frozenset(_LOOKED_UP.get(kernel.path, ()))
+    if not symbols:  # the usual case; going through all kernels takes time
+        return symbols
+    wraps = any(other.wraps for other in all_kernels() if other.path == kernel.path)
+    return frozenset() if wraps else symbols
 
 
 @contextmanager
 def libraries_refused(kernel: Kernel, device: torch.device) -> Iterator[None]:
-    """Inside, PyTorch's operations that compute an op fail, unless the kernel may be a library."""
+    """Refuse PyTorch operations that compute an op, unless the kernel may call them."""
     _REFUSAL.set(None if may_be_a_library(kernel) else device.type)
     try:
         yield
@@ -248,11 +260,13 @@ def libraries_refused(kernel: Kernel, device: torch.device) -> Iterator[None]:
 
 @cache
 def _kernels_of_libraries(device: str) -> tuple[tuple[str, str], ...]:
-    """Names and dispatch keys of what is registered for it."""
+    """Return the names and dispatch keys of operations that compute an op on the device."""
     keys = device.upper(), "CompositeImplicitAutograd", "CompositeExplicitAutograd"
-    names = torch._C._dispatch_get_all_op_names()  # noqa: SLF001  (there is no other way to list them)
+    names = torch._C._dispatch_get_all_op_names()  # noqa: SLF001  (no public function lists them)
     has = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001
-    mine = [each for each in names if each.startswith(tuple(f"aten::{it}" for it in _LIBRARY))]
+    mine = [
+        name for name in names if name.startswith(tuple(f"aten::{prefix}" for prefix in _LIBRARY))
+    ]
     return tuple((name, key) for name in mine for key in keys if has(name, key))
 
 
@@ -262,7 +276,7 @@ def _refused_operation(name: str, *_: object, **__: object) -> None:
 
 
 def note_operation(operation: object) -> None:
-    """An operation of PyTorch was called."""
+    """Record a call of a PyTorch operation."""
     _STATE.seen.operations += 1
     name = _library(operation)
     if name is not None:
@@ -276,9 +290,10 @@ def _library(operation: object) -> str | None:
 
 
 def watch_launches(*, interpreted: bool) -> None:
-    """Count, and where asked stub, every Triton launch of this process from here on.
+    """Count every Triton launch of this process from now on, and replace launches on request.
 
-    Of kernels in Gluon too: compiled, they are launched as Triton's own are.
+    Compiled kernels in Gluon are launched as Triton's own are; interpreted ones have their own
+    launcher.
     """
     if interpreted:
         from triton.experimental.gluon._runtime import GluonJITFunction  # noqa: PLC0415
@@ -326,7 +341,7 @@ def _watch_tuning() -> None:
         _STATE.seen.configurations = max(_STATE.seen.configurations, len(every))
         if _STATE.configuration is None:
             return tune(self, *args, **kwargs)
-        # With one configuration there is nothing to time: the launch is that one, once.
+        # A single configuration isn't timed: it is launched once.
         self.configs = [every[min(_STATE.configuration, len(every) - 1)]]
         try:
             return tune(self, *args, **kwargs)
@@ -338,12 +353,14 @@ def _watch_tuning() -> None:
 
 
 def watch_oracles() -> None:
-    """Note every call of what computes truth or bounds, of which a worker needs none."""
+    """Refuse every call of functions that compute truth or bounds: a worker needs none of them."""
     for op in OPS.values():
-        for each in (op.oracle, op.bound, op.emulate):
-            plain = inspect.unwrap(each) if each is not None else None  # of torch.no_grad
+        for function in (op.oracle, op.bound, op.emulate):
+            plain = (
+                inspect.unwrap(function) if function is not None else None
+            )  # without torch.no_grad
             if isinstance(plain, FunctionType) and plain.__closure__ is None:
-                # In place, so that whoever imported it before meets the watched one.
+                # In place, so that earlier imports of the function are watched too.
                 plain.__code__ = _refused.__code__
     for name, module in tuple(sys.modules.items()):
         computes = name.rpartition(".")[2].startswith(_COMPUTE) or name.startswith(_ANALYSIS)
@@ -356,7 +373,7 @@ def watch_oracles() -> None:
 
 
 def _refused(*_: object, **__: object) -> None:
-    """Stands in an oracle's place, among that module's globals: so it imports what it needs."""
+    """Replace an oracle. The code runs among that module's globals, so it imports its own names."""
     import sys  # noqa: PLC0415
 
     sys.modules["kernel_workbench.suites.sandbox.worker_side.watch"].note_oracle()
@@ -364,5 +381,5 @@ def _refused(*_: object, **__: object) -> None:
 
 
 def note_oracle() -> None:
-    """The oracle itself was called."""
+    """Record a call of the oracle."""
     _STATE.seen.library.add(_ORACLES)

@@ -1,7 +1,7 @@
-"""In a worker: the process that candidates live in, one after the other, until one ends it.
+"""The worker: a process in which candidates run one after the other, until one of them ends it.
 
-It is told which files to import, which kernels they register it tells the judge, and then calls
-those that it is asked to. No truth is ever here: what a candidate could find is what it was given.
+The worker imports files, tells the judge which kernels they register, and calls the kernels that
+the judge names. It never has the truth: a candidate can only find its own inputs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kernel_workbench.oracles.op import Case
 from kernel_workbench.suites.sandbox.call import Call, Declared, How, declared, is_fatal, told_of
 from kernel_workbench.suites.sandbox.parcels import Arena, ArenaError, Unpacked, lay_out, open_arena
 from kernel_workbench.suites.sandbox.shared_sets import OpenedSets
-from kernel_workbench.suites.sandbox.wire import ClosedError, Line, Message, case_of
+from kernel_workbench.suites.sandbox.wire import Channel, ClosedError, Message, case_of
 from kernel_workbench.suites.sandbox.worker_side import fingerprint, process_state, watch
 from kernel_workbench.suites.sandbox.worker_side.candidate import (
     call_again,
@@ -33,30 +33,30 @@ from kernel_workbench.suites.sandbox.worker_side.candidate import (
     replay_candidate,
 )
 
-# A candidate may put another in its place: this is taken before one is imported.
+# Bound before a candidate is imported, which may replace the original.
 _synchronize: Callable[[torch.device], None] = torch.cuda.synchronize
 _MOST_KEPT = 2**28
 _REPLACED: Literal["replaced code"] = "replaced code"
 
 
 class _LeftReplacedError(Exception):
-    """Something that an earlier call left has replaced code of this process."""
+    """Code that an earlier call left has replaced code of this process."""
 
 
 class _Worker:
-    def __init__(self, device: torch.device, line: Line) -> None:
+    def __init__(self, device: torch.device, line: Channel) -> None:
         self.device, self.line = device, line
-        self.number = 0  # of the message that is answered
-        self.arenas: dict[str, Arena] = {}  # by the kind of their device; "sets": of shared sets
+        self.number = 0  # of the present message
+        self.arenas: dict[str, Arena] = {}  # by the device's type; "sets": shared sets
         self.kernels: dict[tuple[str, str], Kernel] = {}
         self.last: Unpacked | None = None
-        self.state: process_state.State = {}  # of the process, between calls
+        self.state: process_state.State = {}  # of the process between calls
         self.tasks: dict[str, Callable[..., Any]] = {}  # each module's `run_task`
         self.fingerprint = fingerprint.NONE
-        self.replaced: dict[str, str] = {}  # by a file's path: what its import replaced
+        self.replaced: dict[str, str] = {}  # sentences by a file's path
 
     def open(self, spec: Message, descriptors: tuple[int, ...]) -> str | None:
-        """Open the judge's memory; why it can't be opened, or None."""
+        """Open the judge's memory; return a sentence if it can't be opened, else None."""
         name = str(spec.get("name", spec["device"]))
         earlier = self.arenas.pop(name, None)
         if earlier is not None:
@@ -69,34 +69,35 @@ class _Worker:
 
     def load(self, message: Message) -> Message:
         """Import the kernels of the checkout, or of a changed copy of it, and a user's files."""
-        self.tasks = {each: sys.modules[each].run_task for each in message["tasks"]}
+        self.tasks = {module: sys.modules[module].run_task for module in message["tasks"]}
         if message["overlay"]:
             use_overlay(message["overlay"])
         registry = importlib.import_module("kernel_workbench.kernels.registry")
-        own = {(each.op.name, each.name) for each in registry.all_kernels()}
+        own = {(kernel.op.name, kernel.name) for kernel in registry.all_kernels()}
         if message["watched"]:
             watch.watch_oracles()
             self.fingerprint = fingerprint.take({"the worker's tasks": self.tasks})
         try:
-            for each in message["files"]:
-                self._import(Path(each))
+            for file in message["files"]:
+                self._import(Path(file))
         except KernelError as error:
             return {"error": str(error)}
-        self.kernels = {(each.op.name, each.name): each for each in registry.all_kernels()}
-        for key in set(self.kernels) - own:  # whatever the file says: more is asked of a user's
+        self.kernels = {(kernel.op.name, kernel.name): kernel for kernel in registry.all_kernels()}
+        for key in set(self.kernels) - own:  # a user's kernel can't claim another origin
             self.kernels[key] = replace(self.kernels[key], origin="user")
-        told = [
-            self._asked(each, partial(_told, each, message["sm"]))
-            for key, each in self.kernels.items()
+        descriptions = [
+            self._answered(kernel, partial(_described, kernel, message["sm"]))
+            for key, kernel in self.kernels.items()
             if message["overlay"] or key not in own
         ]
         self.state = process_state.read()
-        return {"kernels": told}
+        return {"kernels": descriptions}
 
     def _import(self, file: Path) -> None:
-        """Import a user's file; what that replaces of our code is put back, and told at calls.
+        """Import a user's file, and restore code of ours that the import replaced.
 
-        Raises KernelError where the file is refused, or something can't be put back.
+        Calls of the file's kernels then fail with a sentence. Raises KernelError if the file is
+        refused or something can't be restored.
         """
         changed, set_back = self.fingerprint.changed, self.fingerprint.set_back
         process_state.load_kept(file)
@@ -108,7 +109,7 @@ class _Worker:
             raise KernelError(f"--kernels {file}: while it was imported, {replaced}")
 
     def blamed(self, message: Message, reason: str, reply: Message) -> Message:
-        """Answer `message`, during which code of the suites was replaced."""
+        """Return the reply to a message during which code of the suites was replaced."""
         if message["do"] == "ask":
             problem = Declared(problem=f"asked about the case, {reason}", rule=_REPLACED)
             return {"answers": [asdict(problem)] * len(message["cases"])}
@@ -119,17 +120,17 @@ class _Worker:
         return {"raised": reason, "rule": _REPLACED, "spent": True}
 
     def settle(self) -> None:
-        """Undo what was changed since the last call: by a finaliser of its inputs, say.
+        """Undo changes since the last call, made for example by a finaliser of its inputs.
 
-        Raises _LeftReplacedError where that replaced code: another worker has to make this call.
+        Raises _LeftReplacedError if code was replaced: another worker has to make this call.
         """
         if self.fingerprint.changed() is not None:
             raise _LeftReplacedError
         if process_state.set_back(self.state, process_state.read()):
-            raise RuntimeError("what an earlier kernel changed can't be set back")
+            raise RuntimeError("an earlier kernel's change can't be restored")
 
     def ask(self, message: Message) -> Message:
-        """Ask a kernel about cases: a refusal of one, or the variant and memory that it takes."""
+        """Return the answers of a kernel about cases: a refusal, or the variant and the memory."""
         kernel, sm = self.kernels[message["op"], message["kernel"]], message["sm"]
         self.settle()
 
@@ -142,25 +143,25 @@ class _Worker:
         def answers() -> Message:
             return {"answers": [answer(case_of(case)) for case in message["cases"]]}
 
-        return self._asked(kernel, answers)
+        return self._answered(kernel, answers)
 
-    def _asked(self, kernel: Kernel, answer: Callable[[], Message]) -> Message:
-        """What a user's function says; what it changes of the process is set back."""
-        changes = process_state.Changes()
+    def _answered(self, kernel: Kernel, answer: Callable[[], Message]) -> Message:
+        """Return the answer of a user's function, and restore the settings that it changes."""
+        changes = process_state.StateChanges()
         with process_state.kept(kernel.path, changes):
-            said = answer()
-        if changes.spent:  # the judge hears of it, and starts another worker
-            raise RuntimeError(f"what {kernel.name} changed can't be set back: {changes.broken}")
-        return said
+            answers = answer()
+        if changes.spent:  # the judge reads the message, and starts another worker
+            raise RuntimeError(f"a change by {kernel.name} can't be restored: {changes.broken}")
+        return answers
 
     def call(self, message: Message) -> Message:
-        """Call a kernel; its outputs are in the arena, from `outputs_at` on, when this returns."""
+        """Call a kernel, and copy its outputs into the arena, from `outputs_at` on."""
         kernel = self.kernels[message["op"], message["kernel"]]
         if kernel.path in self.replaced:
             return asdict(Call({}, 0.0, _REPLACED, self.replaced[kernel.path]))
         kernel = replace(kernel, configuration=message["configuration"])
         case = case_of(message["case"])
-        # Kept until the next inputs are made: they must not lie where these do.
+        # Kept until the next inputs exist, which must have other addresses.
         arena = self.arenas[message["through"]]
         first, *others = message["inputs"]
         unpacked = Unpacked(arena, first, kernel.op.updates, self.device)
@@ -184,10 +185,10 @@ class _Worker:
         return asdict(replace(call, outputs={})) | {"outputs": list(call.outputs)}
 
     def task(self, message: Message) -> Message:
-        """Let a module of the suites do what it likes with a kernel: time it, or loop it.
+        """Call a module's `run_task` with a kernel, for example to time it.
 
-        The module was imported before any candidate was: what it took from elsewhere by then is
-        what it uses, whatever a candidate has replaced since.
+        The module was imported before any candidate, and uses the objects that it bound then,
+        whatever a candidate has replaced since.
         """
         kernel = self.kernels[message["op"], message["kernel"]]
         if kernel.path in self.replaced:
@@ -196,38 +197,39 @@ class _Worker:
         self.last = None
         self.settle()
         kernel.op.tell_signs(message["signs"])
-        given = [
-            Unpacked(arena, each, kernel.op.updates, self.device) for each in message["inputs"]
+        unpacked = [
+            Unpacked(arena, inputs_message, kernel.op.updates, self.device)
+            for inputs_message in message["inputs"]
         ]
-        inputs = [each.arguments for each in given]
+        inputs = [item.arguments for item in unpacked]
         run_task, case = self.tasks[message["module"]], case_of(message["case"])
-        changes = process_state.Changes()
+        changes = process_state.StateChanges()
         try:
             with (
                 watch.libraries_refused(kernel, self.device),
                 process_state.kept(kernel.path, changes),
             ):
-                said, outputs = run_task(kernel, case, inputs, self.device, message["settings"])
+                result, outputs = run_task(kernel, case, inputs, self.device, message["settings"])
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  (whatever a candidate raises)
-            told = {"raised": told_of(error, kernel), "fatal": is_fatal(str(error))}
-            return told | {"spent": changes.spent}
+            reply = {"raised": told_of(error, kernel), "fatal": is_fatal(str(error))}
+            return reply | {"spent": changes.spent}
         if changes.broken is not None and kernel.origin != "baseline":
-            told = {"raised": changes.broken, "rule": "changed process state"}
-            return told | {"spent": changes.spent}
+            reply = {"raised": changes.broken, "rule": "changed process state"}
+            return reply | {"spent": changes.spent}
         lay_out(outputs, arena, message["outputs_at"])
         if self.device.type == "cuda":
             _synchronize(self.device)
-            for each in given:
-                self._give_back(each)
-        return {"said": said, "outputs": list(outputs), "spent": changes.spent}
+            for item in unpacked:
+                self._give_back(item)
+        return {"result": result, "outputs": list(outputs), "spent": changes.spent}
 
     def passes(self, message: Message) -> Message:
-        """Let a module of the suites call a kernel on sets that the judge fills again and again.
+        """Call a module's `run_passes` with a kernel and sets that the judge fills repeatedly.
 
-        The module's `run_passes` asks for the next order of calls by a function that answers the
-        judge and waits for its next message.
+        `run_passes` gets the next order of calls from a function that sends a reply and waits for
+        the judge's next message.
         """
         kernel, arena = self.kernels[message["op"], message["kernel"]], self.arenas.pop("sets")
         if kernel.path in self.replaced:
@@ -236,7 +238,7 @@ class _Worker:
         self.settle()
         sets = OpenedSets.of(arena, message["sets"])
         run_passes = sys.modules[message["module"]].run_passes
-        changes = process_state.Changes()
+        changes = process_state.StateChanges()
         try:
             with (
                 watch.libraries_refused(kernel, self.device),
@@ -257,28 +259,28 @@ class _Worker:
         return {"spent": changes.spent}
 
     def _next(self, reply: Message) -> Message:
-        """Answer the judge, and wait for its next message about the same passes."""
+        """Send a reply, and return the judge's next message about the same passes."""
         self.line.send({"id": self.number} | reply)
         message = self.line.receive()
         self.number = message["id"]
         return message
 
     def _give_back(self, unpacked: Unpacked) -> None:
-        """Gigabytes of a GPU's memory, which the judge needs for their truth."""
+        """Free gigabytes of GPU memory, which the judge needs for the truth."""
         if unpacked.nbytes > _MOST_KEPT:
             self.last = None
             unpacked.release()
             torch.cuda.empty_cache()
 
 
-def _told(kernel: Kernel, sm: int) -> Message:
-    """A registered kernel in JSON."""
+def _described(kernel: Kernel, sm: int) -> Message:
+    """Return a registered kernel in JSON."""
     try:
         variants = () if kernel.variants is None else tuple(kernel.variants(sm))
         problem = None
     except Exception as error:  # noqa: BLE001  (a user's function, whatever it raises)
-        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        variants, problem = (), f"its variants for sm {sm} raised {told}"
+        raised = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        variants, problem = (), f"its variants for sm {sm} raised {raised}"
     return {
         "op": kernel.op.name,
         "name": kernel.name,
@@ -293,10 +295,10 @@ def _told(kernel: Kernel, sm: int) -> Message:
     }
 
 
-def serve(line: Line, message: Message, device: torch.device) -> None:
+def serve(line: Channel, message: Message, device: torch.device) -> None:
     """Answer the judge until it hangs up."""
     torch.set_num_threads(1)
-    if message["watched"]:  # what only compiles draws its own inputs, by oracles too
+    if message["watched"]:  # processes that only compile draw inputs through oracles
         watch.keep_refusing()
     of = _Worker(device, line)
     answer: dict[str, Callable[[Message], Message]] = {
@@ -306,7 +308,7 @@ def serve(line: Line, message: Message, device: torch.device) -> None:
         "passes": of.passes,
         "work": lambda message: of.tasks[message["module"]](of.kernels, message["settings"]),
     }
-    # As they are before a candidate is imported.
+    # Bound before a candidate is imported.
     printed, libc, blamed = sys.stdout, ctypes.CDLL(None), of.blamed
     reply = of.load(message)
     changed = of.fingerprint.changed
@@ -329,12 +331,12 @@ def serve(line: Line, message: Message, device: torch.device) -> None:
         except _LeftReplacedError:
             line.send({"id": of.number, "stale": True})
             return
-        except torch.OutOfMemoryError as error:  # the suite's own: a kernel's was caught
+        except torch.OutOfMemoryError as error:  # the suite's own error; a kernel's was caught
             reply = {"no_memory": " ".join(str(error).split())}
         replaced = changed()
         if replaced is not None:
             reply = blamed(message, replaced, reply)
-        # What a GPU prints goes through C, which keeps it back in a file.
+        # GPU output goes through C, which buffers it for a file.
         with suppress(OSError, ValueError):
             printed.flush()
         libc.fflush(None)

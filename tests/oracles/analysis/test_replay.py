@@ -39,13 +39,24 @@ def _short(x: Tensor) -> Tensor:
 
 
 def test_bound_that_counts_what_cancels_has_no_power() -> None:
-    """It is small beside the values, and thousands of times what roundings do."""
+    """It is small beside the values, and thousands of times what roundings do.
+
+    Where roundings are to nearest the bound of more replays is taken in its place.
+    """
     inputs = {"x": torch.rand(33, generator=torch.Generator().manual_seed(3)) * 2}
-    (made,) = bounds(_long, inputs, _NUMERICS, (torch.float32,))
+    numerics = Numerics(gradual_underflow=True, accumulation_roundoff=2.0**-23)
+    (made,) = bounds(_long, inputs, numerics, (torch.float32,))
     (exact,) = truth(_long, inputs)
     assert bool((made.deterministic < exact / 20).all())
     assert made.powerless is not None
     assert bool(made.powerless.all())
+    (other,) = bounds(_long, inputs, _NUMERICS, (torch.float32,))
+    assert other.powerless is None
+    assert other.replayed is not None
+    assert other.probabilistic is not None
+    assert bool((other.probabilistic < other.deterministic / 20).all())
+    error = (_long(**inputs) - exact).abs()
+    assert bool((error <= other.probabilistic).all())
     (plain,) = bounds(_short, inputs, _NUMERICS, (torch.float32,))
     assert plain.powerless is None
 

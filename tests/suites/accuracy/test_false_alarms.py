@@ -36,6 +36,21 @@ _FILES = {
         ("m12-k64-n24-float32-contiguous", "m12-k24-n64-bfloat16-contiguous"),
     ),
     "tails": (("right",), ("squares",), ("m12-n264-float32-contiguous",)),
+    "distances": (
+        ("right",),
+        ("half_at_ties",),
+        ("m12-n264-float32-contiguous-ties", "m3-n24-bfloat16-contiguous-ties"),
+    ),
+    "states": (
+        ("right",),
+        ("nan_of_empty",),
+        ("m12-n264-float32-contiguous-minus_inf_rows", "m3-n24-bfloat16-contiguous"),
+    ),
+    "slots": (
+        ("right",),
+        ("multiplies_unread",),
+        ("b3-n64-l21-d24-float32-contiguous-nan_unread",),
+    ),
     "cache_write": (
         ("right",),
         ("writes_padding",),

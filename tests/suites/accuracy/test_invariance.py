@@ -23,7 +23,7 @@ from kernel_workbench.suites.accuracy.invariance import TOLD_MULTIPROCESSORS, In
 from kernel_workbench.suites.accuracy.run import Run
 from kernel_workbench.suites.run.option_table import DEFAULT_SM
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
-from kernel_workbench.suites.sandbox.worker_side.candidate import told
+from kernel_workbench.suites.sandbox.worker_side.candidate import replaced_multiprocessors
 from tests import ROOT
 from tests.builders.by_hand import kernel_of
 from tests.builders.changed_inputs import OnCase
@@ -309,13 +309,13 @@ def test_told_number_reaches_a_kernel_that_asks_and_no_other(
     known = SimpleNamespace(multi_processor_count=132, name="a GPU")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: known)
     before = multiprocessors(CPU)
-    with told(TOLD_MULTIPROCESSORS) as answer:
+    with replaced_multiprocessors(TOLD_MULTIPROCESSORS) as answer:
         assert not answer.asked
         assert torch.cuda.get_device_properties(0).name == "a GPU"
         assert not answer.asked
         assert torch.cuda.get_device_properties(0).multi_processor_count == TOLD_MULTIPROCESSORS
         assert answer.asked
-    with told(TOLD_MULTIPROCESSORS) as answer:
+    with replaced_multiprocessors(TOLD_MULTIPROCESSORS) as answer:
         assert multiprocessors(CPU) == TOLD_MULTIPROCESSORS
         assert answer.asked
         assert multiprocessors(CPU, device_independent=True) == FIXED_MULTIPROCESSORS

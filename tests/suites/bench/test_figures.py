@@ -12,7 +12,7 @@ from kernel_workbench.oracles.attention.cases import attention_case
 from kernel_workbench.oracles.op import Case, Numerics
 from kernel_workbench.profiles.peaks import PEAKS
 from kernel_workbench.reports.record import Roof
-from kernel_workbench.suites.bench.figures import Roofs, Spread, past_belief, rates
+from kernel_workbench.suites.bench.figures import Roofs, SampleStatistics, past_belief, rates
 
 MIB = 2**20
 H200 = next(each for each in PEAKS if each.name == "NVIDIA H200")
@@ -38,24 +38,26 @@ def _layer_norm(m: int, n: int) -> Case:
 def test_median_lies_in_its_interval_and_between_its_quartiles() -> None:
     """Of a hundred samples, one of them far out; the same every time."""
     values = [100.0 + (number * 37 % 100) / 100 for number in range(99)] + [900.0]
-    spread = Spread.of(values)
+    spread = SampleStatistics.of(values)
     assert 100.3 < spread.low <= spread.median <= spread.high < 100.7
     assert spread.first_quartile < spread.low
     assert spread.high < spread.third_quartile
-    assert Spread.of(values) == spread
-    assert Spread.of([5.0] * 12) == Spread(5.0, 5.0, 5.0, 5.0, 5.0)
+    assert SampleStatistics.of(values) == spread
+    assert SampleStatistics.of([5.0] * 12) == SampleStatistics(5.0, 5.0, 5.0, 5.0, 5.0)
 
 
 def test_interval_is_as_wide_as_places_in_memory_make_it() -> None:
     """Ten places, half of them 5 % slower: forty samples of each don't make the median known."""
     values = [100.0 + 5 * (number // 40 % 2) + (number * 37 % 40) / 100 for number in range(400)]
-    by_sample, by_place = Spread.of(values), Spread.of(values, [40] * 10)
+    by_sample, by_place = SampleStatistics.of(values), SampleStatistics.of(values, [40] * 10)
     assert by_place.median == by_sample.median
     assert by_place.low < 101
     assert by_place.high > 104
     alike = [100.0 + (number * 37 % 40) / 100 for number in range(400)]
-    assert Spread.of(alike, [40] * 10).high - Spread.of(alike, [40] * 10).low < 0.1
-    assert Spread.of([1.0, 2.0, 3.0], [3]) == Spread.of([1.0, 2.0, 3.0])
+    assert (
+        SampleStatistics.of(alike, [40] * 10).high - SampleStatistics.of(alike, [40] * 10).low < 0.1
+    )
+    assert SampleStatistics.of([1.0, 2.0, 3.0], [3]) == SampleStatistics.of([1.0, 2.0, 3.0])
 
 
 def test_attentions_flops_are_those_that_peers_count() -> None:

@@ -253,7 +253,7 @@ def test_kernel_that_fails_is_told_of(tmp_path: Path, log: Path) -> None:
     unknown = replace(KERNEL, name="no_such_kernel")
     told = _counting(tmp_path).count(unknown, CASE, tmp_path / "bench-1.jsonl")
     assert told == {
-        "counters_reason": "Nsight Compute ended with status 1: the call that is counted failed: "
+        "counters_reason": "Nsight Compute ended with status 1: the counted call failed: "
         "KeyError: ('layer_norm_backward', 'no_such_kernel')"
     }
     assert len(_asked(log)) == 1
@@ -270,7 +270,7 @@ def test_counting_is_refused_where_it_cannot_be(
     assert _counters(BenchOptions(), torch.device("cuda")) is None
     done = run_python("-m", "pytest", *_BENCH, f"--results={tmp_path}/results")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "--ncu: it counts what a GPU does, and --device cpu has none" in done.stderr
+    assert "--ncu: it counts events of a GPU, and --device cpu has none" in done.stderr
     assert not (tmp_path / "results").exists()
 
 

@@ -163,7 +163,9 @@ def test_variable_that_a_library_sets_when_it_is_imported_passes(
 ) -> None:
     """At the first call; it is there at the second one too, and nowhere else."""
     (tmp_path / "lazy_library.py").write_text("import os; os.environ['LAZY_LIBRARY'] = '1'")
-    monkeypatch.setattr(process_state, "_own", {})  # what this file's kernels have set so far
+    monkeypatch.setattr(
+        process_state, "_settings_of_file", {}
+    )  # what this file's kernels have set so far
     monkeypatch.syspath_prepend(tmp_path)
     found = []
 
@@ -207,7 +209,7 @@ def test_change_by_a_kernel_that_raises_is_undone(device: torch.device) -> None:
 def test_process_is_spent_where_a_change_cannot_be_undone() -> None:
     """As inference mode, which ends with a guard that the kernel holds."""
     entered = torch.inference_mode()
-    changes = process_state.Changes()
+    changes = process_state.StateChanges()
     with process_state.kept("a file", changes):
         entered.__enter__()
     entered.__exit__(None, None, None)

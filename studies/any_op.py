@@ -1,0 +1,171 @@
+"""`python -m studies.any_op --write FILE [FOLDER ...]`: what is read, and how far that goes.
+
+The page lists the operations that an op's reference may call. Each folder holds KernelBench
+problems (.py) or definitions of flashinfer's trace format (.json); the page counts how many of them
+become an op, and on how many PyTorch's own result in fp32 is within its bound on the smallest case.
+A file is read in a process of its own. Results go to FILE.jsonl, from which a run goes on.
+
+--limit S: seconds that a file may take (default 120).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernel_workbench.kernels.registry import KernelError, load_definition, load_ops
+from kernel_workbench.oracles.analysis.choices import READ_AS_SETS
+from kernel_workbench.oracles.analysis.places import BY_INDEX, MADE, MOVES
+from kernel_workbench.oracles.analysis.rules import RULES
+from kernel_workbench.oracles.analysis.trace import LOWERED_PACKETS
+from kernel_workbench.oracles.op import Numerics
+from kernel_workbench.oracles.reference import ReferenceOp, small_sizes
+from kernel_workbench.oracles.reference.cases import case_of
+from kernel_workbench.reports.arguments import CommandLine, number
+
+HEAD = """# What an op may be made of
+
+Made by `python -m studies.any_op --write docs/reference/any-op.md FOLDER ...`.
+[How to write an op](../how-to/own-op.md) says what may be an argument and an output.
+
+"""
+_SMALLEST = (torch.float32, torch.float32)
+
+
+def _names(targets: object) -> str:
+    """Names of aten's operations, each once, in their order."""
+    names = sorted({str(each).split(".")[1] for each in targets})  # type: ignore[attr-defined]
+    return ", ".join(f"`{each}`" for each in names)
+
+
+def operations_text() -> str:
+    """The operations that are read, by what becomes of an error in them."""
+    whole = set(RULES) - MOVES - MADE
+    lowered = sorted(str(each).removeprefix("aten.") for each in LOWERED_PACKETS)
+    return "\n".join(
+        [
+            "## Operations of aten that are read",
+            "",
+            f"With a rule for their errors: {_names(whole)}.",
+            "",
+            f"Lowered to others: {', '.join(f'`{each}`' for each in lowered)}.",
+            "",
+            f"Moved, so that errors move alike: {_names(MOVES)}.",
+            "",
+            f"Put where whole numbers say: {_names(BY_INDEX)}.",
+            "",
+            f"Made of constants: {_names(MADE)}.",
+            "",
+            f"With indices that an output may hold, judged as sets: {_names(READ_AS_SETS)}.",
+            "",
+        ]
+    )
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Read a file, and hold PyTorch's result in fp32 to its bound on the smallest case."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    try:
+        op = load_definition(file) if file.suffix == ".json" else load_ops(file, "--problem")[0]
+        assert isinstance(op, ReferenceOp)
+        dtypes = (op.reference.dtypes or (_SMALLEST,))[0]
+        case = case_of(op.name, small_sizes(op.reference), dtypes, "ci")
+        inputs = op.inputs(case, torch.device("cpu"))
+        truth = op.oracle(case, inputs)
+        bound = op.bound(case, inputs, truth, Numerics())
+        got = op.reference.emulate(case, inputs, Numerics()) if file.suffix == ".json" else None
+        if got is None:
+            got = dict(zip(op.outputs, op.reference.function(**inputs), strict=True))
+    except KernelError as error:
+        return {"state": "refused", "told": str(error)}
+    except Exception as error:  # noqa: BLE001  # of a file of others
+        return {"state": "crashed", "told": f"{type(error).__name__}: {error}"}
+    largest = 0.0
+    for name, made in got.items():
+        exact, one = truth[name], bound[name]
+        if exact is None or made is None or one.chosen is not None or not exact.numel():
+            continue
+        off = (made.double() - exact).abs()
+        ratio = torch.where(off > 0, off / one.deterministic, 0.0).nan_to_num(0.0)
+        largest = max(largest, float(ratio.max()))
+    return {"state": "bounded", "ratio": largest}
+
+
+def _apart(file: Path, limit: float) -> dict[str, Any]:
+    """Read a file in a process of its own, which is ended at the limit."""
+    reading, writing = os.pipe()
+    started, child = time.perf_counter(), os.fork()
+    if child == 0:
+        signal.alarm(int(limit))
+        os.write(writing, json.dumps(_read(file)).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    found = json.loads(text) if text else {"state": "not done in time"}
+    return {"file": str(file), **found, "s": round(time.perf_counter() - started, 1)}
+
+
+def _measured(folders: list[Path], kept: Path, limit: float) -> Iterator[dict[str, Any]]:
+    lines = kept.read_text().splitlines() if kept.exists() else []
+    known = {each["file"]: each for each in map(json.loads, lines)}
+    for folder in folders:
+        files = sorted((*folder.glob("*.py"), *folder.glob("*.json")))
+        for place, file in enumerate(files, 1):
+            if str(file) not in known:
+                known[str(file)] = _apart(file, limit)
+                with kept.open("a") as results:
+                    results.write(json.dumps(known[str(file)]) + "\n")
+                print(f"{place} of {len(files)}: {file.name}: {known[str(file)]['state']}")
+            yield {"folder": folder.name, **known[str(file)]}
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    """A line for each folder, and what was refused, by its sentence."""
+    lines = [
+        "## Of what others wrote",
+        "",
+        "A problem or a definition is bounded where it becomes an op: it is read, checked, and has",
+        "a bound on its smallest case; no error of PyTorch's own result in fp32 may be above that.",
+        "",
+        "| folder | files | bounded | above it | refused | not done in time | other errors |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for folder in dict.fromkeys(row["folder"] for row in rows):
+        mine = [row for row in rows if row["folder"] == folder]
+        count = Counter(row["state"] for row in mine)
+        above = sum(row.get("ratio", 0.0) > 1 for row in mine)
+        states = (count[each] for each in ("refused", "not done in time", "crashed"))
+        cells = (folder, len(mine), count["bounded"], above, *states)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join([*lines, ""])
+
+
+def main() -> int:
+    """Write the page."""
+    options = CommandLine(prog="python -m studies.any_op", description=__doc__)
+    options.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
+    options.add_argument("--write", type=Path, required=True, metavar="FILE")
+    options.add_argument("--limit", type=number(1, 3600), default=120.0, metavar="S")
+    said = options.read()
+    kept = said.write.with_suffix(".jsonl")
+    rows = list(_measured(said.folders, kept, said.limit))
+    parts = [HEAD, operations_text(), *([_table(rows)] if rows else [])]
+    said.write.write_text("\n".join(parts), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

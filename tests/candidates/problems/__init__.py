@@ -1,0 +1,1 @@
+"""KernelBench problems and solutions of them, right and wrong."""
