@@ -223,10 +223,11 @@ class Workers:
             parcel: the inputs.
             fill: the value that fresh memory contains.
             how: special conditions.
-            then: the values that follow in the same memory (`How.then`), whose outputs are judged.
+            then: other values that follow in the same memory (`How.then`), or None.
 
         Returns:
-            The call. Its outputs are copies on the run's device.
+            The call, of the values that followed if there are some. Its outputs are copies on the
+            run's device.
         """
         started = time.perf_counter()
         parcels = [parcel] if then is None else [parcel, then]
@@ -480,7 +481,7 @@ class Workers:
     def _called(
         self, kernel: Kernel, case: Case, parcels: Sequence[Parcel], fill: Fill, how: How
     ) -> tuple[Call, Arena, int]:
-        """Return the call, and where in which arena its outputs still are."""
+        """Return the call, the arena that still contains its outputs, and where they are in it."""
         message: Message = {"do": "call", "fill": fill, "how": asdict(how)}
         reply, arena, at = self._sent(kernel, case, parcels, message, self.time_limit_s)
         names = reply.get("outputs")
