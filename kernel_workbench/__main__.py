@@ -78,6 +78,11 @@ _SUITES = {
         "Compile kernels for GPUs, without a GPU.",
         needs=_CALLING,
     ),
+    "serve": _Suite(
+        "kernel_workbench.serve",
+        "Keep judges warm, so that accuracy answers quickly.",
+        needs=_CALLING,
+    ),
     "sanitize": _Suite(
         "kernel_workbench.suites.accuracy.sanitizer",
         "Run a few cases under NVIDIA's compute-sanitizer.",
