@@ -106,12 +106,12 @@ _GIVEN_BACK = "hopper.mbarrier.arrive(barriers.v_empty.index(before), count=1)\n
 # What stands in the kernel's text, and what stands there instead.
 _DEFECTS = {
     "k is read before it is there": (
-        "mbarrier.wait(barriers.k_full.index(stage), (taken // STAGES) & 1)\n                k =",
+        "mbarrier.wait(barriers.k_full.index(stage), (passed // STAGES) & 1)\n                k =",
         "fence_async_shared()\n                k =",
     ),
     "v is read before it is there": (
-        ", ((taken - 1) // STAGES) & 1)\n                weights",
-        ", ((taken - 1) // STAGES) & 1 ^ 1)\n                weights",
+        ", ((passed - 1) // STAGES) & 1)\n                weights",
+        ", ((passed - 1) // STAGES) & 1 ^ 1)\n                weights",
     ),
     "k is overwritten while it is read": (
         "mbarrier.wait(barriers.k_empty.index(stage), phase)",
