@@ -198,12 +198,8 @@ class Reference:
             with torch.enable_grad():
                 leaves = {name: required(wide, name).requires_grad_() for name in names}
                 outputs = _several(self.function(**{**wide, **leaves}))
-                total = sum(output.square().sum() + output.sum() for output in outputs)
-                found = torch.autograd.grad(
-                    total,
-                    list(leaves.values()),
-                    materialize_grads=True,  # type: ignore[arg-type]
-                )
+                sums = [output.square().sum() + output.sum() for output in outputs]
+                found = torch.autograd.grad(sums, list(leaves.values()), materialize_grads=True)
         except Exception:  # noqa: BLE001  # of what a user wrote autograd may know nothing
             return
         for name, gradient in zip(names, found, strict=True):
@@ -787,8 +783,9 @@ def values_of_number(name: str, default: float) -> tuple[float, ...]:
     largest in use. A share of 1: none, and twice as much. A scale: its negative, and 0. Any other:
     twice as much. A whole number, which may be a size, is left as it is, and so is a truth value.
     """
-    if not isinstance(default, float) or not math.isfinite(default):
-        return ()
+    tried: tuple[float, ...] = ()
+    if type(default) is not float or not math.isfinite(default):
+        return tried
     if "eps" in name and 0 < default <= _LARGEST_EPS:
         tried = (_SMALLEST_EPS, _LARGEST_EPS)
     elif "scale" in name and default:
