@@ -84,10 +84,6 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     "outliers": distributions.outliers("x dy"),
     "mean100": distributions.shifted("x", 100),
     "mean1e4": distributions.shifted("x", 1e4),
-    "near_5": distributions.near("x", 5),
-    "huge_first": distributions.huge_first("x"),
-    "large_dy": distributions.large("dy"),
-    "far_weights": distributions.far_weights("weight"),
     "constant_rows": _constant("x"),
     "constant_dy": _constant("dy"),
     "constant_both": _constant("x dy"),
@@ -103,12 +99,16 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     "nan_x": distributions.one("x", 1, math.nan),
     "nan_dy": distributions.one("dy", -1, math.nan),
     "inf_dy": distributions.one("dy", 2, -math.inf),
+    COARSE: distributions.coarse("x"),
+    INTEGERS: integers,
+    "near_5": distributions.near("x", 5),
+    "huge_first": distributions.huge_first("x"),
+    "large_dy": distributions.large("dy"),
+    "far_weights": distributions.far_weights("weight"),
     "nan_weight": distributions.one("weight", 3, math.nan),
     # Of these the values aren't drawn with the others: `inputs` sets one to NaN.
     **dict.fromkeys(_LATER, distributions.normal),
     NEEDLES: distributions.needles("x dy"),
-    COARSE: distributions.coarse("x"),
-    INTEGERS: integers,
 }
 
 

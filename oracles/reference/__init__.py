@@ -968,10 +968,11 @@ def values_of_number(name: str, default: object) -> tuple[float, ...]:
     largest in use. A share of 1: none, and twice as much. A scale: its negative, and 0. Any other:
     twice as much. A whole number, which may be a size, is left as it is, and so is a truth value.
     """
-    if not isinstance(default, float) or not math.isfinite(default):
-        return ()
+    tried: tuple[float, ...] = ()
+    if type(default) is not float or not math.isfinite(default):
+        return tried
     if "eps" in name and 0 < default <= _LARGEST_EPS:
-        tried: tuple[float, ...] = (_SMALLEST_EPS, _LARGEST_EPS)
+        tried = (_SMALLEST_EPS, _LARGEST_EPS)
     elif "scale" in name and default:
         tried = (-default, 0.0)
     elif 0 < default < 1:

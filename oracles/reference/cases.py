@@ -394,6 +394,31 @@ def _covering(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     made += coverage.cover("ci", "")
     yield from made
     yield from _not_finite(op, sizes, made, serves)
+    yield from _left_out(op, sizes, made, serves)
+
+
+def _left_out(
+    op: Op, sizes: Mapping[str, Sizes], beside: Iterable[Case], serves: Callable[[Case], bool]
+) -> Iterator[Case]:
+    """Each layout of an argument, and each finite distribution, that no case of several rows has.
+
+    Offsets are many, and alike.
+    """
+    assert op.allowed is not None
+    plain = {name: size.plain for name, size in sizes.items()}
+    several = [case for case in beside if all(size > 1 for _, size in case.sizes)]
+    layouts, fed = ({case.layout.name for case in several}, {case.distribution for case in several})
+    pairs = tuple(_dtypes(op))
+    for place, layout in enumerate(op.allowed.layouts.values()):
+        case = replace(case_of(op.name, plain, pairs[place % len(pairs)], "ci"), layout=layout)
+        if layout.name not in layouts and "offset" not in layout.name and serves(case):
+            yield case
+    kinds = next(one for one in op.allowed.factors if one.name == "distribution")
+    for part in (part for parts in kinds.levels.values() for part in parts):
+        name = part.distribution or ""
+        case = case_of(op.name, plain, part.dtypes or pairs[0], "ci", name)
+        if name not in fed and serves(case) and op.allowed.objection(case) is None:
+            yield case
 
     # A stride of one entry isn't taken, so that such a case tells nothing of a layout.
     met = {case.layout.name for case in made if all(size > 1 for _, size in case.sizes)}
