@@ -246,7 +246,8 @@ class Reference:
     def _set_deciding(self, array: Array, whole: Tensor, case: Case) -> None:
         """Set two places of three, of an argument that holds places, to those that decide a row."""
         axis = self.labels().get(array.name)
-        if axis is None or array.name not in self.repeating or not whole.numel():
+        is_free = array.name in self.repeating and array.name not in overwriting(self)
+        if axis is None or not is_free or not whole.numel():
             return
         columns = deciding_columns(length(axis, dict(case.sizes)), case.seed + 1)
         flat = whole.view(-1)
@@ -843,6 +844,7 @@ def op_of_reference(reference: Reference) -> ReferenceOp:
             reference.objection,
             reference.numbers,
             unread=reference.may_leave_unread,
+            distinct=partial(overwriting, reference),
         ),
         products=reference.products,
         workloads=workloads_of(reference.name, sizes, reference.problem),

@@ -223,11 +223,13 @@ def allowed_of(
     numbers: Mapping[str, tuple[float, ...]] = MappingProxyType({}),
     *,
     unread: bool = False,
+    distinct: Callable[[], frozenset[str]] = frozenset,
 ) -> Allowed:
     """Return which cases there can be.
 
     gradients: as in `distributions_of`. repeating: as in `layouts_of`. dtypes, problem, numbers: as
-    in `Reference`. unread: whether an index may leave something unread.
+    in `Reference`. unread: whether an index may leave something unread. distinct: () ->
+    indices that are found to be distinct.
     """
     layouts = layouts_of(signature, repeating)
     half = torch.float16
@@ -251,6 +253,9 @@ def allowed_of(
         for name, values in numbers.items():
             if sum(factors.number_word(name, value) in case.options for value in values) > 1:
                 return f"{name} has one value, and the options give several; leave one of them in"
+        expanded = {name for name, each in case.layout.tensors if each.expanded}
+        for name in sorted(expanded & distinct()) if expanded else ():
+            return f"{name} says where rows are written, so that no number of it comes twice"
         wrong = problem(dict(case.sizes))
         return wrong or known.objection(case, ())
 

@@ -78,9 +78,22 @@ def _with_nan(
     return made if all(same) and not any(each.isnan().any() for each in after) else None
 
 
-@cache
+_asking: set[Reference] = set()  # whose inputs are drawn to find out
+
+
 def overwriting(reference: Reference) -> frozenset[str]:
     """Return the indices of which two equal ones would overwrite one another's row."""
+    if reference in _asking:
+        return frozenset()
+    _asking.add(reference)
+    try:
+        return _overwriting(reference)
+    finally:
+        _asking.remove(reference)
+
+
+@cache
+def _overwriting(reference: Reference) -> frozenset[str]:
     arrays = [each for each in reference.signature.arrays if not each.is_real]
     known = reference.distinct.keys() | reference.pointers.keys() | reference.rising
     asked = [each for each in arrays if each.kind != torch.bool and each.name not in known]

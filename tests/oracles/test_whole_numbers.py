@@ -79,6 +79,9 @@ def test_indices_that_overwrite_are_distinct() -> None:
     assert not overwriting(slots_added.reference)
     drawn = [required(_inputs(slots_written, seed=seed), "slot") for seed in range(20)]
     assert all(len(each.unique()) == len(each) for each in drawn)
+    needles = [required(_inputs(slots_written, "needles", seed), "slot") for seed in range(9)]
+    assert all(len(each.unique()) == len(each) for each in needles)
+    assert "slot_expanded_all" not in {case.layout.name for case in slots_written.cases()}
     read = [required(_inputs(slots_read, seed=seed), "slot") for seed in range(20)]
     assert any(len(each.unique()) < len(each) for each in read)
 
