@@ -50,8 +50,8 @@ _UNDERFLOWING = frozenset({"subnormals"})
 def distributions_of(signature: Signature) -> dict[str, Distribution]:
     """What its activations hold, and what is in fp8; weights are about 1 throughout."""
     changed = ("activation", torch.float8_e4m3fn)
-    real = [each for each in signature.real if not each.fixed]
-    own = [each.name for each in real if each.kind in changed and each.axes]
+    real = [array for array in signature.real if not array.fixed]
+    own = [array.name for array in real if array.kind in changed and array.axes]
     if signature.real and not real:  # values of their own, which nothing changes
         return {"normal": known.normal}
     names, first = " ".join(own), own[0] if own else real[0].name
@@ -89,9 +89,9 @@ def comparable(case: Case) -> bool:
 
 def layouts_of(signature: Signature, gradients: tuple[str, ...]) -> dict[str, Layout]:
     """Places of its tensors; gradients: arguments that autograd may hand over expanded."""
-    movable = [each for each in signature.real if not each.fixed]
-    names = [each.name for each in movable]
-    matrices = [each for each in movable if len(each.axes) > 1]
+    movable = [array for array in signature.real if not array.fixed]
+    names = [array.name for array in movable]
+    matrices = [array for array in movable if len(array.axes) > 1]
     found = [*offsets(names, names)]
     if matrices:
         every = [each.name for each in matrices]
