@@ -287,7 +287,7 @@ _LOWERED = (
     _aten._unsafe_masked_index_put_accumulate,  # noqa: SLF001
 )
 
-LOWERED_PACKETS = frozenset({*_LOWERED, *(each.overloadpacket for each in LOWERED)})
+LOWERED_PACKETS = frozenset({*_LOWERED, *(target.overloadpacket for target in LOWERED)})
 
 _MOST_KEPT = 256  # graphs
 _MOST_SAID = 400  # characters of an error of torch's

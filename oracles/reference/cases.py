@@ -74,13 +74,13 @@ def distributions_of(signature: Signature, gradients: tuple[str, ...]) -> dict[s
     several have a number for each row, `minus_inf_rows` is of the same rows of all of these.
     """
     changed = ("activation", torch.float8_e4m3fn)
-    real = [each for each in signature.real if not each.fixed]
+    real = [array for array in signature.real if not array.fixed]
     if signature.real and not real:  # values of their own, which nothing changes
         return {"normal": known.normal}
-    own = [each.name for each in real if each.kind in changed and each.axes]
-    matrices = [each.name for each in real if len(each.axes) > 1]
-    vectors = [each.name for each in real if len(each.axes) == 1 and each.name not in gradients]
-    weights = " ".join(each.name for each in real if each.kind == "weight")
+    own = [array.name for array in real if array.kind in changed and array.axes]
+    matrices = [array.name for array in real if len(array.axes) > 1]
+    vectors = [array.name for array in real if len(array.axes) == 1 and array.name not in gradients]
+    weights = " ".join(array.name for array in real if array.kind == "weight")
     names, first = " ".join(own), own[0] if own else real[0].name
 
     def near_overflow(values: known.Values) -> None:
@@ -140,12 +140,12 @@ def comparable(case: Case) -> bool:
 
 def layouts_of(signature: Signature, repeating: frozenset[str]) -> dict[str, Layout]:
     """Return places of its tensors. repeating: arguments whose numbers may be all the same."""
-    movable = [each for each in signature.real if not each.fixed]
-    names = [each.name for each in movable]
-    matrices = [each for each in movable if len(each.axes) > 1]
+    movable = [array for array in signature.real if not array.fixed]
+    names = [array.name for array in movable]
+    matrices = [array for array in movable if len(array.axes) > 1]
     found = [*offsets(names, names)]
     if matrices:
-        every = [each.name for each in matrices]
+        every = [array.name for array in matrices]
         found += [alike(f"rowpad{k}", every, TensorLayout(row_padding=k)) for k in (3, 8)]
         found.append(alike("packed", every, TensorLayout(interleaved=2)))
     for array in (each for each in signature.arrays if not each.fixed):

@@ -583,8 +583,8 @@ def _run(
     input is given. Where a parameter has another name, its place says which input it is.
     """
     file = f"{path}: reference"  # what sentences name, with a line
-    known = {"torch": torch, "math": math, "F": torch.nn.functional}  # others' files take for given
-    space: dict[str, Any] = {"__name__": read.name, **known}
+    names = {"torch": torch, "math": math, "F": torch.nn.functional}  # others' files take for given
+    space: dict[str, Any] = {"__name__": read.name, **names}
     try:
         exec(compile(read.reference, file, "exec"), space)  # noqa: S102  # a user's, as in --ops
     except Exception as error:

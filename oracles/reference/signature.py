@@ -227,8 +227,8 @@ def _tensor_of(hint: Any) -> Any:
     parts = typing.get_args(hint)
     if types.NoneType not in parts:
         return None
-    others = [each for each in parts if each is not types.NoneType]
-    return others[0] if len(others) == 1 and hasattr(others[0], "dim_str") else None
+    tensors = [part for part in parts if part is not types.NoneType]
+    return tensors[0] if len(tensors) == 1 and hasattr(tensors[0], "dim_str") else None
 
 
 def _several(where: str, name: str, hint: Any, weights: tuple[str, ...]) -> list[Array]:
@@ -236,12 +236,12 @@ def _several(where: str, name: str, hint: Any, weights: tuple[str, ...]) -> list
     parts = typing.get_args(hint)
     if typing.get_origin(hint) is list or parts[-1:] == (Ellipsis,):
         parts = parts[:1] * _LISTED
-    made = [_array(where, f"{name}_{place}", each, weights) for place, each in enumerate(parts)]
-    if not made:
+    tensors = [_array(where, f"{name}_{place}", part, weights) for place, part in enumerate(parts)]
+    if not tensors:
         raise OpError(
             f"{where}: {name} says nothing of what it holds; write list[Float[Tensor, ...]]"
         )
-    return [replace(each, kind="weight") if name in weights else each for each in made]
+    return [replace(array, kind="weight") if name in weights else array for array in tensors]
 
 
 def _is_arithmetic(text: str) -> bool:
@@ -250,10 +250,10 @@ def _is_arithmetic(text: str) -> bool:
         tree = ast.parse(text, mode="eval")
     except SyntaxError:
         return False
-    known = ast.Expression | ast.BinOp | ast.Name | ast.Constant | ast.operator | ast.expr_context
+    allowed = ast.Expression | ast.BinOp | ast.Name | ast.Constant | ast.operator | ast.expr_context
     return all(
-        isinstance(each, known) and isinstance(getattr(each, "value", 0), int)
-        for each in ast.walk(tree)
+        isinstance(node, allowed) and isinstance(getattr(node, "value", 0), int)
+        for node in ast.walk(tree)
     )
 
 
@@ -269,20 +269,20 @@ def _array(where: str, name: str, hint: Any, weights: tuple[str, ...]) -> Array:
             f'{where}: {name} has no shape; annotate it with its sizes, as Float[Tensor, "m n"]'
         )
     axes: list[Axis] = []
-    for each in axes_said.split():
-        if each.isidentifier() or each.isdecimal():
-            axes.append(int(each) if each.isdecimal() else each)
-        elif _is_arithmetic(each):
-            axes.append(Extent(each, {}))
+    for axis in axes_said.split():
+        if axis.isidentifier() or axis.isdecimal():
+            axes.append(int(axis) if axis.isdecimal() else axis)
+        elif _is_arithmetic(axis):
+            axes.append(Extent(axis, {}))
         else:
             raise OpError(
-                f"{where}: {name} has an axis {each!r}; write a size's name, a number, or an "
+                f"{where}: {name} has an axis {axis!r}; write a size's name, a number, or an "
                 "expression of them without spaces, as 2*n"
             )
     fixed = _FIXED.get(tuple(dtypes))
     if fixed is None and "int64" in dtypes:
         fixed = torch.int64
     if fixed is None and "float32" not in dtypes:
-        known = "Float, Float32, Int, Int32, Int8, UInt8, Bool or Float8e4m3fn"
-        raise OpError(f"{where}: {name} is of a type that no case has; write {known}")
+        allowed = "Float, Float32, Int, Int32, Int8, UInt8, Bool or Float8e4m3fn"
+        raise OpError(f"{where}: {name} is of a type that no case has; write {allowed}")
     return Array(name, tuple(axes), fixed or ("weight" if name in weights else "activation"))

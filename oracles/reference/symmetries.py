@@ -81,7 +81,7 @@ def _candidates(
     signature: Signature, sizes: Mapping[str, int]
 ) -> Iterator[tuple[str | None, frozenset[str]]]:
     """The fewest arguments first."""
-    real = [each for each in signature.real if not each.fixed]
+    real = [array for array in signature.real if not array.fixed]
     for count in range(1, len(real) + 1):
         used = {each for array in real for each in array.axes if isinstance(each, str)}
         axes = [each for each in sizes if each in used]

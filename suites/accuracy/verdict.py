@@ -131,18 +131,18 @@ def _of_indices(output: Output) -> tuple[Findings, tuple[Rule, str] | None]:
     """Judge indices by the numbers that they choose; both calls', where they differ."""
     chosen = output.bound.chosen
     assert chosen is not None
-    found = Findings.of(output)
-    if found.kinds[_UNWRITTEN].exists:
-        return found, _failure(found)
-    differing, failure = found.kinds[_DIFFERING], None
+    findings = Findings.of(output)
+    if findings.kinds[_UNWRITTEN].exists:
+        return findings, _failure(findings)
+    differing, failure = findings.kinds[_DIFFERING], None
     calls = (output.first, output.second) if differing.exists else (output.first,)
     for number, got in enumerate(calls):
         values, expected, limit = chosen.judged(got)
         numbers = Output(output.name, values, values, expected, Bound(limit, None))
         of_call = Findings.of(numbers)
         if number == 0:
-            found = of_call
-            found.kinds[_DIFFERING] = differing
+            findings = of_call
+            findings.kinds[_DIFFERING] = differing
         at_second = " at the second call" if number else ""
         wrong = chosen.wrong(got)
         failure = _failure(of_call)
@@ -152,7 +152,7 @@ def _of_indices(output: Output) -> tuple[Findings, tuple[Rule, str] | None]:
             failure = failure[0], f"{failure[1]}; numbers at its indices are compared{at_second}"
         if failure is not None:
             break
-    return found, failure
+    return findings, failure
 
 
 def _in_other_orders(findings: Findings, emulations: Iterable[Outputs]) -> Findings:

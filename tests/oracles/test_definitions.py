@@ -311,7 +311,7 @@ _WRONG = {
     ),
     "whole numbers made": (
         _changed(PRODUCT, "outputs", "C", "dtype", to="int64"),
-        "C.dtype: int64 isn't read (whole numbers have no bound); there are float32, ",
+        "C holds real numbers, where its annotation says torch.int64",
     ),
     "a constraint on a tensor": (
         _changed(PRODUCT, "constraints", to=["A.shape[2] == K"]),

@@ -349,11 +349,6 @@ _WRONG = {
         10,
         "it casts to fp8 on the way",
     ),
-    "fp8 given": (
-        _PLAIN.replace("Float", "Float8e4m3fn", 1) + "return x",
-        8,
-        "x is in fp8, which outputs alone can be",
-    ),
 }
 
 

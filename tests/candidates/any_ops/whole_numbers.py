@@ -44,9 +44,9 @@ def wrong_in_half(x: Tensor) -> Tensor:
 
 
 @kernel(largest_place, _DOMAIN)
-def wrong_last_column_lost(x: Tensor) -> Tensor:
-    """Leave the last column out."""
-    return x[:, :-1].argmax(-1)
+def wrong_first_column_lost(x: Tensor) -> Tensor:
+    """Leave the first column out: of equal numbers it is the one."""
+    return x[:, 1:].argmax(-1) + 1
 
 
 @kernel(largest_place, _DOMAIN)
