@@ -47,7 +47,8 @@ from kernel_workbench.oracles.rounding import EPS_EXP, FLUSHED, UNIT_ROUNDOFF, t
 SAYS_NOTHING = 0.3  # of an output's scale: a third of it could be left out
 _BLOCK = 64  # rows that stay in a cache
 _LOOSE = 32  # times what the longest sum may be off by: replays are to look at such errors
-_LOOSE_OF_REPLAYS = 256  # root mean squares: bounds of more replays are some 30 to 60
+_LOOSE_OF_REPLAYS = 64  # root mean squares: bounds of more replays are some 30 to 60
+_SEVERAL = 4  # one in so many elements: after a relu half of them are 0
 _ROW = 8  # numbers, of which a root mean square says what is typical
 _SOME = 2**13  # of an output's numbers, evenly spaced: whether most are so is asked of them
 _UNDERFLOW = 2.0**-100  # below that, what is lost is underflow
@@ -211,7 +212,7 @@ def _suspect(
 ) -> tuple[tuple[Tensor, ...] | None, bool]:
     """Rows in which an error is as large as its value, and whether replays are to look at errors.
 
-    They are where most errors are `least` of their values, and larger than the last cast's.
+    They are where a quarter is `least` of their values, and larger than the last cast's.
     """
     known = pair.before
     least = max(least, UNIT_ROUNDOFF.get(dtype, 0))
@@ -222,13 +223,13 @@ def _suspect(
     error, size = known.error, known.size
     some = slice(None, None, max(error.numel() // _SOME, 1))
     many = error.flatten()[some] - size.flatten()[some] * least > _UNDERFLOW
-    half = int(many.count_nonzero()) > many.numel() / 2
+    several = int(many.count_nonzero()) > many.numel() / _SEVERAL
     blocks = zip(error.split(_BLOCK), size.split(_BLOCK), strict=True) if error.dim() > 1 else ()
     parts = [torch.sub(*each, alpha=SAYS_NOTHING).amax(-1) for each in blocks]  # in the cache
     above = torch.cat(parts) if parts else torch.sub(error, size, alpha=SAYS_NOTHING).amax(-1)
     found = ~(above <= SAYS_NOTHING * _UNDERFLOW)  # NaN is above
     rows = found.nonzero(as_tuple=True) if above.dim() else ()
-    return (rows if (rows[0].numel() if rows else bool(found)) else None), half
+    return (rows if (rows[0].numel() if rows else bool(found)) else None), several
 
 
 def _relative(known: Known) -> float:
@@ -296,11 +297,11 @@ def _replayed(
 
 
 def _is_loose(pair: Pair, shown: Tensor) -> bool:
-    """Tell whether most errors are far above those of replays."""
+    """Tell whether a quarter of the errors is far above those of replays."""
     if pair.before.error is None:
         return False
     above = pair.before.error > shown * _LOOSE_OF_REPLAYS + _UNDERFLOW
-    return int(above.count_nonzero()) > above.numel() / 2
+    return int(above.count_nonzero()) > above.numel() / _SEVERAL
 
 
 def _typical(value: Tensor) -> Tensor:
