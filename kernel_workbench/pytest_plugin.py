@@ -34,8 +34,8 @@ _MOST_SHOWN = 5  # wrong cases of a test in the summary
 _NAMES = ("inputs", "case")  # what a test takes besides arguments of the op
 
 
-class _Plan:
-    """What a marker asks for."""
+class _MarkerArguments:
+    """The arguments of a marker, checked."""
 
     def __init__(
         self,
@@ -63,12 +63,14 @@ class _Plan:
         self.numerics, self.device = numerics, device
 
 
-def _plan_of(arguments: tuple[Any, ...], keywords: Mapping[str, Any], where: str) -> _Plan:
+def _plan_of(
+    arguments: tuple[Any, ...], keywords: Mapping[str, Any], where: str
+) -> _MarkerArguments:
     """Return what a marker's arguments ask for. Raises UsageError."""
     try:
-        return _Plan(*arguments, **keywords)
+        return _MarkerArguments(*arguments, **keywords)
     except TypeError as error:
-        message = str(error).replace("_Plan.__init__()", "the marker")
+        message = str(error).replace("_MarkerArguments.__init__()", "the marker")
         raise pytest.UsageError(f"{where}: @pytest.mark.kernel: {message}") from error
 
 
@@ -144,7 +146,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-def _problem(item: pytest.Function, plan: _Plan, case: Case, names: list[str]) -> str | None:
+def _problem(
+    item: pytest.Function, plan: _MarkerArguments, case: Case, names: list[str]
+) -> str | None:
     """Return why the outputs of a test are wrong; None where they are right."""
     from torch import Tensor  # noqa: PLC0415
 
@@ -174,7 +178,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 class _Summary:
-    """What the tests with the marker found; reports of other processes come to it by xdist."""
+    """The verdicts of tests with the marker; xdist brings reports of other processes."""
 
     def __init__(self) -> None:
         self.verdicts: list[dict[str, str | None]] = []

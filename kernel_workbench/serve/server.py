@@ -287,7 +287,7 @@ def _load(device: str) -> None:
 def _warm(op: Op) -> None:
     """List an op's cases, find its signs, and take the way of a verdict once, on a small case.
 
-    What libraries import and references are traced for when they are first used is then there.
+    Libraries import more, and references are traced, when a verdict first needs them.
     """
     cases = [case for case in op.cases() if case.tier == "ci" and not case.options]
     op.found_signs()

@@ -1,0 +1,106 @@
+"""The MCP server by a client of the same package: each tool is listed and called."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import ROOT
+
+_CASE = "softmax_forward-m3-n64-float32-contiguous"
+_WRONG = """
+import torch
+from kernel_workbench import SOFTMAX_FORWARD, Domain, kernel
+
+@kernel(SOFTMAX_FORWARD, Domain(dtypes=(torch.float32,)))
+def mine(x):
+    powers = torch.exp(x)
+    return powers / powers.sum(0, keepdim=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def mcp_package() -> Any:  # noqa: ANN401  (a package without types of ours)
+    """The package, where it is installed."""
+    pytest.importorskip("mcp.server.mcpserver")
+    return pytest.importorskip("mcp")
+
+
+def _called(mcp_package: Any, *calls: tuple[str, dict[str, object]]) -> tuple[list[str], list[Any]]:  # noqa: ANN401
+    """Return the names of the tools, and what each call returned, in JSON."""
+    from kernel_workbench.mcp import server  # noqa: PLC0415
+
+    async def run() -> tuple[list[str], list[Any]]:
+        async with mcp_package.Client(server()) as client:
+            listed = [tool.name for tool in (await client.list_tools()).tools]
+            results = [await client.call_tool(name, words) for name, words in calls]
+            return listed, [result.structured_content for result in results]
+
+    return asyncio.run(run())
+
+
+def test_tools_are_listed_and_answer_with_typed_results(mcp_package: Any, tmp_path: Path) -> None:  # noqa: ANN401
+    """A wrong kernel's failure has the element that shows it, and its explanation the meaning."""
+    file = tmp_path / "mine.py"
+    file.write_text(_WRONG)
+    words: dict[str, object] = {"file": str(file), "device": "cpu"}
+    names, results = _called(
+        mcp_package,
+        ("list_ops", {}),
+        ("describe_op", {"name": "softmax_forward"}),
+        ("accuracy", words | {"cases": [_CASE]}),
+        ("explain_failure", words | {"case": _CASE}),
+        ("search", words | {"minutes": 0.01}),
+        ("bench", words),
+        ("compile", {"file": str(tmp_path / "absent.py")}),
+    )
+    assert names == [
+        *("list_ops", "describe_op", "accuracy", "search", "bench", "compile"),
+        "explain_failure",
+    ]
+    ops, described, verdict, explained, searched, timed, compiled = results
+    assert "softmax_forward" in [op["name"] for op in ops["result"]]
+    assert described["arguments"] == ["x"]
+    assert "@kernel(SOFTMAX_FORWARD, " in described["template"]
+    (failure,) = verdict["failures"]
+    assert (verdict["verdict"], failure["case"]) == ("failed", _CASE)
+    assert failure["ratio"] > 1
+    assert explained["failure"]["sentence"].startswith("y[")
+    assert explained["meaning"].startswith("an element is further from the truth")
+    assert explained["case"]["id"] == _CASE
+    assert searched["suite"] == "search"
+    assert timed["suite"] == "bench"
+    assert (compiled["passed"], compiled["exit_status"]) == (False, 2)
+    assert "there is no such file" in compiled["report"]
+
+
+def test_the_loop_of_the_page_mends_a_planted_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's program edits a file by what failures say, until it passes."""
+    page = (ROOT / "docs" / "how-to" / "agents.md").read_text(encoding="utf-8")
+    program = re.search(r"```python\n(# loop.py\n.*?)```", page, re.DOTALL)
+    assert program is not None
+    (tmp_path / "mine.py").write_text(_WRONG)
+    monkeypatch.chdir(tmp_path)
+    sentences: list[str] = []
+
+    def write(text: str, failure: Any) -> str:  # noqa: ANN401
+        """Stand for the program that writes kernels: go by output, index and values alone."""
+        sentences.append(failure.sentence)
+        if failure.rule == "non-finite values":
+            return text.replace("torch.exp(x)", "torch.exp(x - x.amax(-1, keepdim=True))")
+        return text.replace("powers.sum(0,", "powers.sum(-1,")
+
+    namespace: dict[str, Any] = {"write": write}
+    # The verdict on all cases takes minutes of an interpreter.
+    text = program[1].replace('"cpu")  # the verdict', '"cpu", quick=True)  # the verdict')
+    assert text != program[1]
+    exec(compile(text, "loop.py", "exec"), namespace)  # noqa: S102
+    assert namespace["report"].passed
+    assert 1 <= len(sentences) <= 4
+    assert "powers.sum(-1," in (tmp_path / "mine.py").read_text()
