@@ -349,6 +349,16 @@ def test_links_of_pages_lead_somewhere() -> None:
     assert lost == []
 
 
+def test_index_of_the_gallery_links_every_file() -> None:
+    """A record, a file of cases or a picture that someone adds stands in docs/gallery/README.md."""
+    folder = ROOT / "docs" / "gallery"
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    files = {path.name for path in folder.iterdir()} - {"README.md"}
+    assert {
+        name for name in files if f"({name})" not in index and f"`{name}`" not in index
+    } == set()
+
+
 def test_names_of_measured_constants_are_in_the_code() -> None:
     """Each name and file that the first column of docs/measured.md gives is in the checkout."""
     page = (ROOT / "docs" / "measured.md").read_text(encoding="utf-8")
