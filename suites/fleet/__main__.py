@@ -25,7 +25,7 @@ from kernel_workbench.reports.exit_status import ExitStatus, status_of
 from kernel_workbench.reports.output import outlast_readers
 from kernel_workbench.reports.phrases import shown
 from kernel_workbench.reports.record import RecordError
-from kernel_workbench.root import ROOT, default_results
+from kernel_workbench.root import IS_CHECKOUT, ROOT, default_results
 from kernel_workbench.suites.fleet.attempts import Attempts
 from kernel_workbench.suites.fleet.checkout import packages, too_large, variables
 from kernel_workbench.suites.fleet.driver import Fleet, Lane, records_of, tell
@@ -188,6 +188,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.read(typed[:place])
     if len(set(options.on)) < len(options.on) or not options.on:
         parser.error("--on names each type of accelerator once, for example --on H200 --on A100")
+    if not IS_CHECKOUT:
+        parser.error(
+            "a fleet's nodes get the files of a checkout, and this workbench is an installed "
+            "package; clone the checkout, and run `nox -s fleet` there"
+        )
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = Path(options.resume or Path(options.results) / f"fleet-{stamp}-{os.getpid()}")
     try:
