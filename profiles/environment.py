@@ -222,10 +222,12 @@ def tree_hash(root: Path = ROOT) -> str:
     if not package.is_dir():
         package = root
     paths = {}
-    for top in sorted(package.iterdir()):  # `rglob` follows no link
-        for path in [top] if top.is_file() else top.resolve().rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                paths[f"{top.name}/{path.relative_to(top.resolve())}"] = path
+    for top in sorted(package.iterdir()):
+        base = top.resolve()  # `rglob` follows no link
+        for path in [base] if base.is_file() else base.rglob("*"):
+            parts = path.relative_to(base).parts
+            if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in parts):
+                paths["/".join((top.name, *parts))] = path
     whole = hashlib.sha256()
     for name, path in sorted(paths.items()):
         whole.update(f"{name}\0{hash_of(path)}\n".encode())

@@ -95,7 +95,7 @@ def test_wheel_holds_the_files_of_all_rooms(wheel: Path) -> None:
         str(path.relative_to(ROOT))
         for room in rooms
         for path in room.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and not {"__pycache__", ".pytest_cache"} & {*path.parts}
     ]
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())

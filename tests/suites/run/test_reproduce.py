@@ -94,7 +94,7 @@ def test_command_of_a_row_has_each_option_that_decides(suite: str, tmp_path: Pat
         kernel = next(each for each in all_kernels() if each.name == "torch_eager")
         case = next(iter(kernel.op.cases()))
         command = command_of(suite, kernel, case, deciding_options(options, suite, CPU))
-        repeated = _options(suite, *shlex.split(command.partition(" -- ")[2]))
+        repeated = _options(suite, *shlex.split(command.partition(f" {suite} ")[2]))
         destination = vars(options).keys() - {"device", "kernel", "case"}
         assert {each: vars(repeated)[each] for each in destination} == {
             each: vars(options)[each] for each in destination

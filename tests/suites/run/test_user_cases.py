@@ -317,7 +317,7 @@ def test_run_has_the_files_cases_alone(tmp_path: Path) -> None:
     one = next(row for row in record.rows if row.case.op == "attention_delta")
     words = shlex.split(one.reproduce)
     assert f"--cases={file}" in words
-    again = _run(tmp_path / "one", *words[words.index("--") + 1 :])
+    again = _run(tmp_path / "one", *words[words.index("accuracy") + 1 :])
     assert again.returncode == 0, again.stdout + again.stderr
     assert [row.case.id for row in read(latest(tmp_path / "one")).rows] == [one.case.id]
 
