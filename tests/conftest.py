@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from kernel_workbench.reports import commands
 from kernel_workbench.suites.interpreter import repairs, strict
 from kernel_workbench.suites.run.options import DEVICE
 from kernel_workbench.suites.sandbox.judge_side import detached, worker_process
@@ -18,15 +19,17 @@ from tests.builders.python_server import ForkingPopen
 
 
 def pytest_configure() -> None:
-    """A run that a test starts is no part of one that is spread over processes.
+    """Prepare the environment of the runs that tests start.
 
-    pytest-benchmark would measure nothing there. And it hears Ctrl-C, which a shell lets what it
-    runs in the background ignore, with all that it starts.
+    pytest-benchmark measures nothing in a process that pytest-xdist started, and a shell's
+    background jobs ignore Ctrl-C. Reports name the program that the user called: the tests expect
+    the command, also where nox started them.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name in [each for each in os.environ if each.startswith("PYTEST_XDIST_")]:
-        del os.environ[name]
+    for name in list(os.environ):
+        if name.startswith("PYTEST_XDIST_") or name in (commands.NOX, commands.PROGRAM):
+            del os.environ[name]
 
 
 @pytest.hookimpl(optionalhook=True)
