@@ -83,6 +83,12 @@ _SUITES = {
         "Keep judges warm, so that accuracy answers quickly.",
         needs=_CALLING,
     ),
+    "mcp": _Suite(
+        "kernel_workbench.mcp",
+        "Serve the workbench's tools by the Model Context Protocol.",
+        needs=(*_CALLING, "mcp"),
+        extra="mcp",
+    ),
     "sanitize": _Suite(
         "kernel_workbench.suites.accuracy.sanitizer",
         "Run a few cases under NVIDIA's compute-sanitizer.",

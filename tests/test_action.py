@@ -18,10 +18,9 @@ _FOLDER = ROOT / ".github" / "actions" / "accuracy"
 
 def _annotated(tmp_path: Path, report: Report) -> subprocess.CompletedProcess[str]:
     report.save(tmp_path / "accuracy.json")
-    command = [sys.executable, _FOLDER / "annotate.py", "kernels/mine.py"]
-    return subprocess.run(
-        [*command, tmp_path / "accuracy.json"], capture_output=True, text=True, check=True
-    )
+    words = ["kernels/mine.py", str(tmp_path / "accuracy.json")]
+    command = [sys.executable, str(_FOLDER / "annotate.py"), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True)
 
 
 def test_annotations_tell_each_failure_that_counts(tmp_path: Path) -> None:

@@ -405,9 +405,9 @@ def _covering(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
 def _left_out(
     op: Op, sizes: Mapping[str, Sizes], beside: Iterable[Case], serves: Callable[[Case], bool]
 ) -> Iterator[Case]:
-    """Each layout of an argument, and each finite distribution, that no case of several rows has.
+    """Return cases of each layout, and finite distribution, that no case of several rows has.
 
-    Offsets are many, and alike.
+    A case of one row tells nothing of a stride. Offsets and far distances are many, and alike.
     """
     assert op.allowed is not None
     plain = {name: size.plain for name, size in sizes.items()}
@@ -415,8 +415,11 @@ def _left_out(
     layouts, fed = ({case.layout.name for case in several}, {case.distribution for case in several})
     pairs = tuple(_dtypes(op))
     for place, layout in enumerate(op.allowed.layouts.values()):
+        is_aligned = all(each.offset == 0 for _, each in layout.tensors)
+        if layout.name in layouts or not is_aligned or _are_far(layout):
+            continue
         case = replace(case_of(op.name, plain, pairs[place % len(pairs)], "ci"), layout=layout)
-        if layout.name not in layouts and "offset" not in layout.name and serves(case):
+        if serves(case) and op.allowed.objection(case) is None:
             yield case
     kinds = next(one for one in op.allowed.factors if one.name == "distribution")
     for part in (part for parts in kinds.levels.values() for part in parts):
@@ -424,15 +427,6 @@ def _left_out(
         case = case_of(op.name, plain, part.dtypes or pairs[0], "ci", name)
         if name not in fed and serves(case) and op.allowed.objection(case) is None:
             yield case
-
-    # A stride of one entry isn't taken, so that such a case tells nothing of a layout.
-    met = {case.layout.name for case in made if all(size > 1 for _, size in case.sizes)}
-    for place, layout in enumerate(op.allowed.layouts.values()):
-        is_aligned = all(each.offset == 0 for _, each in layout.tensors)
-        if is_aligned and not _are_far(layout) and layout.name not in met:
-            case = replace(case_of(op.name, plain, pairs[place % len(pairs)], "ci"), layout=layout)
-            if serves(case) and op.allowed.objection(case) is None:
-                yield case
 
 
 def _not_finite(
