@@ -13,6 +13,7 @@ import torch
 
 from kernel_workbench.reports import commands
 from kernel_workbench.suites.interpreter import repairs, strict
+from kernel_workbench.suites.run.commands import FOLDER
 from kernel_workbench.suites.run.options import DEVICE
 from kernel_workbench.suites.sandbox.judge_side import detached, worker_process
 from tests.builders.python_server import ForkingPopen
@@ -22,13 +23,13 @@ def pytest_configure() -> None:
     """Prepare the environment of the runs that tests start.
 
     pytest-benchmark measures nothing in a process that pytest-xdist started, and a shell's
-    background jobs ignore Ctrl-C. Reports name the program that the user called: the tests expect
-    the command, also where nox started them.
+    background jobs ignore Ctrl-C. Reports name the program that the user called, and paths as
+    seen from the user's folder: the tests expect the command's, also where nox started them.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in list(os.environ):
-        if name.startswith("PYTEST_XDIST_") or name in (commands.NOX, commands.PROGRAM):
+        if name.startswith("PYTEST_XDIST_") or name in (commands.NOX, commands.PROGRAM, FOLDER):
             del os.environ[name]
 
 

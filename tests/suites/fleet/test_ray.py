@@ -34,6 +34,7 @@ _ROOMS = (
     "profiles",
     "reports",
     "suites",
+    "noxfile.py",
     "pyproject.toml",
 )
 _BENCH = ("--device", "cpu", "--op", "layer_norm_backward", "--kernel", "torch_eager")
