@@ -424,11 +424,11 @@ class Flips:
 
     def outputs(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The outputs of a call on changed inputs with their signs put back, in new memory."""
-        made = {}
+        result = {}
         for name, output in outputs.items():
-            made[name] = output.clone()
-            _flip_(made[name], self.of_outputs.get(name, ()))
-        return made
+            result[name] = output.clone()
+            _flip_(result[name], self.of_outputs.get(name, ()))
+        return result
 
 
 def _flip_(tensor: Tensor, factors: Iterable[Tensor]) -> None:
@@ -656,9 +656,9 @@ class Op:
         case's truth. Where `has_figures` is False, so do flops and bytes, which then only say how
         large a case is. Raises ValueError where `outputs` aren't some of the op's, in its order.
         """
-        if not outputs or outputs != tuple(each for each in self.outputs if each in outputs):
+        if not outputs or outputs != tuple(output for output in self.outputs if output in outputs):
             raise ValueError(f"{outputs} aren't outputs of {self.name} in its order")
-        left_out = tuple(each for each in self.outputs if each not in outputs)
+        left_out = tuple(output for output in self.outputs if output not in outputs)
         if not left_out:
             return self
 
@@ -669,7 +669,7 @@ class Op:
             sizes = {name: form.nbytes for name, form in self.forms(case).items()}
             return self.bytes(case) - sum(sizes.get(name, 0) for name in left_out)
 
-        updates = tuple(each for each in self.updates if each in outputs)
+        updates = tuple(update for update in self.updates if update in outputs)
         return replace(
             self,
             outputs=outputs,

@@ -17,11 +17,11 @@ class Signs:
 
     def __call__(self, *shape: int) -> Tensor:
         """Bool of this shape, True for a flip: one at least, and of several not all."""
-        made = self.perhaps(*shape)
-        if made.numel() and len(made.unique()) == 1:
-            made.view(-1)[0] = True
-            made.view(-1)[1:] = False
-        return made
+        result = self.perhaps(*shape)
+        if result.numel() and len(result.unique()) == 1:
+            result.view(-1)[0] = True
+            result.view(-1)[1:] = False
+        return result
 
     def perhaps(self, *shape: int) -> Tensor:
         """Likewise; none, perhaps."""

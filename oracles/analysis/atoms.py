@@ -144,17 +144,17 @@ def _softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: object)
     scores = _scores(arithmetic, a, axes, lambda: out.value)
     through = a.once(("through", axes), scores.through)
     roundings = (scores.relative(arithmetic) + EPS_DIVISION) / arithmetic.u + 1
-    made, grown = arithmetic.local(out, roundings), arithmetic.grown(1, roundings)
+    result, grown = arithmetic.local(out, roundings), arithmetic.grown(1, roundings)
     if isinstance(through, Tensor):
-        return made.plus(through, grown)
+        return result.plus(through, grown)
     if grown <= 1.5:  # anything that isn't large
         out.of_value["most"] = 2.0
     out.of_value["relative"] = roundings * arithmetic.u + through.relative * grown
     grows = (1 + through.total) * grown
-    made.plus_term(through.total * grown + grows * through.rest, out)
+    result.plus_term(through.total * grown + grows * through.rest, out)
     for coefficient, each in through.terms:
-        made.plus_term(grows * coefficient, each)
-    return made
+        result.plus_term(grows * coefficient, each)
+    return result
 
 
 @rule("_softmax_backward_data", sums=True)
@@ -184,23 +184,23 @@ def _softmax_gradient(
     if not (simple and most < LARGEST):
         total = (dy.value * p.value).sum(axes, keepdim=True)
         other = out.once("other", lambda: Known(p.value * total))
-        made = arithmetic.local(out).plus(error, grown)
-        return made.plus(product(arithmetic, other, p, Known(total, e_total)), grown)
+        result = arithmetic.local(out).plus(error, grown)
+        return result.plus(product(arithmetic, other, p, Known(total, e_total)), grown)
     out.once_of_value("most", lambda: 4 * p.most * most)
 
     def through() -> Tensor:  # of the first form, which is the larger by next to nothing
-        made = scalar(3 * arithmetic.eta * grown + largest(rest) * most * grown)
-        made = made.to(out.value.device)
+        result = scalar(3 * arithmetic.eta * grown + largest(rest) * most * grown)
+        result = result.to(out.value.device)
         for (coefficient, _), factor in zip(terms, factors, strict=True):
             times = largest(coefficient) * grown
-            made = torch.addcmul(made, out.size, factor.size, value=times)
+            result = torch.addcmul(result, out.size, factor.size, value=times)
         share = own * grown + u * (2 + relative)
         share = share if isinstance(share, Tensor) else scalar(share)
-        return made.addcmul_(share.to(made.device), out.size)
+        return result.addcmul_(share.to(result.device), out.size)
 
-    made = Combination(out, [(1.0, magnitude(out.once("through", through)))], 0.0)
-    made.plus_term(rows * ((1 + relative) * grown), p)
-    return made
+    result = Combination(out, [(1.0, magnitude(out.once("through", through)))], 0.0)
+    result.plus_term(rows * ((1 + relative) * grown), p)
+    return result
 
 
 @rule("_log_softmax", sums=True)

@@ -79,7 +79,7 @@ def truth(reference: Reference, inputs: Mapping[str, object]) -> tuple[Tensor, .
 
 def _activations(inputs: Mapping[str, object]) -> torch.dtype:
     """The dtype of the first argument in floating point, to which marked casts are."""
-    given = (each.dtype for each in inputs.values() if isinstance(each, Tensor))
+    given = (input_.dtype for input_ in inputs.values() if isinstance(input_, Tensor))
     return next((each for each in given if each.is_floating_point), torch.float32)
 
 
@@ -112,7 +112,7 @@ def bounds(
         kept: dict[Node, Tensor] = {}
         nodes = output_nodes(graph.graph)
         choices = {each: choice_of(each) for each in nodes if _is_whole(each)}
-        sources = [each.source for each in choices.values() if each is not None]
+        sources = [choice.source for choice in choices.values() if choice is not None]
         chosen_from: dict[Node, Pair | None] = dict.fromkeys(sources)
         pairs = walk(constants, values, kept, chosen_from)
         longest = addends(graph.graph)
@@ -225,7 +225,7 @@ def _suspect(
     many = error.flatten()[some] - size.flatten()[some] * least > _UNDERFLOW
     several = int(many.count_nonzero()) > many.numel() / _SEVERAL
     blocks = zip(error.split(_BLOCK), size.split(_BLOCK), strict=True) if error.dim() > 1 else ()
-    parts = [torch.sub(*each, alpha=SAYS_NOTHING).amax(-1) for each in blocks]  # in the cache
+    parts = [torch.sub(*block, alpha=SAYS_NOTHING).amax(-1) for block in blocks]  # in the cache
     above = torch.cat(parts) if parts else torch.sub(error, size, alpha=SAYS_NOTHING).amax(-1)
     found = ~(above <= SAYS_NOTHING * _UNDERFLOW)  # NaN is above
     rows = found.nonzero(as_tuple=True) if above.dim() else ()
@@ -239,8 +239,8 @@ def _relative(known: Known) -> float:
         own, others = error.apart()
         if not others.terms and largest(others.rest) <= _UNDERFLOW * SAYS_NOTHING:
             return largest(own)
-    found: float = known.of_value.get("relative", torch.inf)
-    return found
+    result: float = known.of_value.get("relative", torch.inf)
+    return result
 
 
 def _speaks(above: Tensor) -> bool:
@@ -383,10 +383,10 @@ class _Kernel(TorchDispatchMode):
             cut = list(args)
             cut[_OPERANDS[func]] = map(tf32, args[_OPERANDS[func]])
             args = tuple(cut)
-        made = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if func in _EXPONENTIALS and not self.arithmetic.numerics.gradual_underflow:
-            made.masked_fill_(made.abs() < FLUSHED, 0)
-        return made
+            result.masked_fill_(result.abs() < FLUSHED, 0)
+        return result
 
 
 def emulate(

@@ -134,8 +134,8 @@ def _scatter(
     if isinstance(source, Known):
         error = _zero(source) if error is None else error
     held = _zero(a) if a.error is None else a.error
-    made: Tensor = _aten.scatter(held, dim, index.value, 0.0 if error is None else error)
-    return made
+    result: Tensor = _aten.scatter(held, dim, index.value, 0.0 if error is None else error)
+    return result
 
 
 @rule("scatter_reduce", sums=True)
@@ -258,18 +258,18 @@ def _index_put(
     source: Known,
     accumulate: bool = False,  # noqa: FBT001,FBT002  # aten's own
 ) -> Combination | Tensor | None:
-    places = [None if each is None else each.value for each in indices]
+    places = [None if index is None else index.value for index in indices]
     if accumulate:
         whole = Known(source.value.expand(out.value[tuple(places)].shape), source.error)
 
         def put(one: Tensor, other: Tensor) -> Tensor:
-            made: Tensor = _aten.index_put(one, places, other, accumulate=True)
-            return made
+            result: Tensor = _aten.index_put(one, places, other, accumulate=True)
+            return result
 
         return _added(arithmetic, out, a, whole, put)
     if a.error is None and source.error is None:
         return None
     errors = (_zero(each) if each.error is None else each.error for each in (a, source))
     held, error = errors
-    made: Tensor = _aten.index_put(held, places, error)
-    return made
+    result: Tensor = _aten.index_put(held, places, error)
+    return result

@@ -133,13 +133,13 @@ def output_nodes(graph: Graph) -> tuple[Node, ...]:
 def last_uses(graph: Graph) -> dict[Node, list[Node]]:
     """After which node each is done with; one that none uses after itself."""
     seen: set[Node] = set()
-    made: dict[Node, list[Node]] = {}
+    result: dict[Node, list[Node]] = {}
     for node in reversed(graph.nodes):
-        for each in (*node.all_input_nodes, *([] if node in seen else [node])):
-            if each not in seen:
-                seen.add(each)
-                made.setdefault(node, []).append(each)
-    return made
+        for source in (*node.all_input_nodes, *([] if node in seen else [node])):
+            if source not in seen:
+                seen.add(source)
+                result.setdefault(node, []).append(source)
+    return result
 
 
 def range_of(x: Tensor) -> tuple[float, float] | None:
@@ -186,12 +186,12 @@ class Propagation:
         takes the results of the nodes that it has.
         """
         held: dict[Node, Any] = {}
-        small = max((each.numel() for each in values), default=0) / _SMALL
+        small = max((value.numel() for value in values), default=0) / _SMALL
         given = zip(values, self.ranges, strict=True)
         done = last_uses(self.graph)
         for node in self.graph.nodes:
             if node.op == "output":
-                return [held[each] for each in output_nodes(self.graph)]
+                return [held[output_node] for output_node in output_nodes(self.graph)]
             if node.op in SOURCES:
                 held[node] = self.source(node, constants, given)
             else:
@@ -354,7 +354,7 @@ class Propagation:
         knowns = [each for each in _flat((args, kwargs)) if isinstance(each, Known)]
         exact = all(each.exact for each in knowns)
         if target == ROUNDS:
-            if node.args[2] == CODES and any(each.op != "output" for each in node.users):
+            if node.args[2] == CODES and any(user.op != "output" for user in node.users):
                 raise NoRuleError(
                     f"{self.where(node)}: it casts to fp8 on the way, where a small error may "
                     "become a large one; an output alone can be fp8"
@@ -423,8 +423,8 @@ def _known_result(out: Any) -> Any:  # noqa: ANN401
 
 def _hand_on(out: Known, pairs: Sequence[Pair]) -> None:
     """What is moved is no larger than it was."""
-    if pairs and all("most" in each.of_value for each in pairs):
-        out.of_value["most"] = max(each.of_value["most"] for each in pairs)
+    if pairs and all("most" in pair.of_value for pair in pairs):
+        out.of_value["most"] = max(pair.of_value["most"] for pair in pairs)
 
 
 def _is_plain(target: object, out: Known, error: Error, args: Any, kwargs: Any) -> bool:  # noqa: ANN401
@@ -514,13 +514,13 @@ def _tidy(node: Node, known: Known, given: Error, knowns: Sequence[Known]) -> Te
 
 
 def _flat(tree: Any) -> list[Any]:  # noqa: ANN401
-    made: list[Any] = []
+    result: list[Any] = []
     for each in tree.values() if isinstance(tree, dict) else tree:
         if isinstance(each, _TREES):
-            made += _flat(each)
+            result += _flat(each)
         else:
-            made.append(each)
-    return made
+            result.append(each)
+    return result
 
 
 def _mapped(tree: Any, change: Callable[[Any], object]) -> Any:  # noqa: ANN401

@@ -75,8 +75,8 @@ class Known:
     def times(self, x: Known) -> Known:
         """The product of magnitudes."""
         # x is kept with it, so that no other tensor comes to have its id.
-        made, _ = self.once(id(x.value), lambda: (magnitude(self.size * x.size), x))
-        return made
+        result, _ = self.once(id(x.value), lambda: (magnitude(self.size * x.size), x))
+        return result
 
     def mark_nonnegative(self) -> None:
         """Note that it is its own magnitude."""
@@ -176,10 +176,10 @@ class Combination:
         """No less than the largest."""
         if self.made is not None or not self.of.value.numel():
             return largest(self.tensor())
-        made = largest(self.rest)
+        result = largest(self.rest)
         for coefficient, each in self.terms:
-            made += largest(coefficient) * each.most
-        return made
+            result += largest(coefficient) * each.most
+        return result
 
     def sum(self, axes: tuple[int, ...]) -> Tensor:
         """The sum over axes, which stay, of size 1."""
@@ -268,8 +268,8 @@ def magnitude(x: Tensor) -> Known:
 def _once(memory: dict[object, Any], key: object, make: Callable[[], _T]) -> _T:
     if key not in memory:
         memory[key] = make()
-    made: _T = memory[key]
-    return made
+    result: _T = memory[key]
+    return result
 
 
 @lru_cache(maxsize=1024)

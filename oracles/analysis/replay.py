@@ -45,7 +45,7 @@ _CHANCE = 4  # four draws come to a fourth of their root mean square in one of 1
 
 def addends(graph: Graph) -> int:
     """Of how many numbers a sum of the graph may be."""
-    sums = (each for each in graph.nodes if each.target in SUMS)
+    sums = (node for node in graph.nodes if node.target in SUMS)
     return max((size for each in sums for size in _sizes(each)), default=1)
 
 
@@ -54,7 +54,7 @@ def largest_ratio(graph: Graph, longest: int) -> float:
 
     longest: as `addends` has it.
     """
-    computed = (each for each in graph.nodes if each.op == "call_function")
+    computed = (node for node in graph.nodes if node.op == "call_function")
     operations = sum(each.target not in MOVES | MADE for each in computed)
     return _CHANCE * math.sqrt(3 * operations * longest)
 
@@ -117,10 +117,10 @@ def spread(
             several = [
                 bounded(*each) for each in zip(several, (x.device for x in exact), strict=True)
             ]
-            made = [list(map(off, each, several)) for each in runs]
+            made = [list(map(off, run, several)) for run in runs]
         else:
             local = bounded(local, exact.device)
-            made = [off(each, local) for each in runs]
+            made = [off(run, local) for run in runs]
         held[node] = [exact, *made]
         for each in done.get(node, ()):
             del held[each]
@@ -128,8 +128,8 @@ def spread(
     squares = []
     for node in output_nodes(walk.graph):
         exact, *runs = held[node]
-        squares.append(sum((each.double() - exact.double()).square() for each in runs) / _REPLAYS)
-    return [each.sqrt() for each in squares]
+        squares.append(sum((run.double() - exact.double()).square() for run in runs) / _REPLAYS)
+    return [square.sqrt() for square in squares]
 
 
 @lru_cache(maxsize=4)

@@ -121,18 +121,18 @@ def _add(
         absolute += abs(a) * constant_error(a)
     if not isinstance(b, Known):
         absolute += abs(b) * (abs(alpha) * constant_error(b) + scaled)
-    made = arithmetic.local(out, absolute=absolute)
+    result = arithmetic.local(out, absolute=absolute)
     if not absolute and not scaled and all(map(_is_exact_and_large, (a, b))):
-        made.rest = 0.0  # the sum is 0, exactly, or far from subnormals
+        result.rest = 0.0  # the sum is 0, exactly, or far from subnormals
     if isinstance(a, Known):
-        made.plus(number(a).given, arithmetic.grown(1.0))
+        result.plus(number(a).given, arithmetic.grown(1.0))
     if isinstance(b, Known):
         b = number(b)
-        made.plus(b.given, arithmetic.grown(abs(alpha)))
-        made.plus_term(arithmetic.grown(scaled), b)
+        result.plus(b.given, arithmetic.grown(abs(alpha)))
+        result.plus_term(arithmetic.grown(scaled), b)
     if any(isinstance(x, Known) and _ZEROS in x.of_value for x in (a, b)):
-        return _exact_zeros(made, a, b)
-    return made
+        return _exact_zeros(result, a, b)
+    return result
 
 
 _ZEROS = "zeros that every kernel has"  # what a value is marked with that has some, of exp(-inf)
@@ -199,29 +199,29 @@ def product(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Combinati
 
     r: the relative parts of errors, e: the others.
     """
-    made, grown = arithmetic.local(out), arithmetic.grown(1.0)
+    result, grown = arithmetic.local(out), arithmetic.grown(1.0)
     few, many = sorted((a, b), key=lambda each: each.value.numel())
     if is_few(many.value, few.value):
-        return _by_few(made, out, many, few, grown)
+        return _by_few(result, out, many, few, grown)
     (ra, ea), (rb, eb) = apart(a), apart(b)
     if isinstance(ra, Tensor) and isinstance(rb, Tensor):  # of different axes, maybe
         ra, ea = 0.0, Combination(a, [], 0.0).plus(added_up(a.given))
-    made.plus_term((ra + rb + ra * rb) * grown, out)
+    result.plus_term((ra + rb + ra * rb) * grown, out)
     if ea is not None and eb is not None and ea.terms and eb.terms:
         one, other = ea.tensor(), eb.tensor()
         through = Combination(b, [(1 + rb, b)], 0.0).plus(other).tensor() * one
         if isinstance(ra, Tensor):
             through.addcmul_(a.size * ra, other)
             ra = 0.0
-        return made.plus_term(grown, magnitude(through.addcmul_(a.size, other, value=1 + ra)))
+        return result.plus_term(grown, magnitude(through.addcmul_(a.size, other, value=1 + ra)))
     if eb is not None:
-        made.plus_product(a, eb, (1 + ra) * grown)
+        result.plus_product(a, eb, (1 + ra) * grown)
     if ea is not None:
-        made.plus_product(b, ea, (1 + rb) * grown)
+        result.plus_product(b, ea, (1 + rb) * grown)
     if ea is not None and eb is not None:
         first, second = (ea, eb) if ea.terms else (eb, ea)
-        made.plus(first, second.rest * grown)
-    return made
+        result.plus(first, second.rest * grown)
+    return result
 
 
 def _by_few(made: Combination, out: Known, a: Known, b: Known, grown: float) -> Combination:
@@ -486,9 +486,9 @@ def grow(d: Tensor, most: float) -> Tensor:
 
 def multiple(x: Known, factor: Known) -> Known:
     """A product of magnitudes of which one factor is remembered."""
-    made = x.times(factor)
-    made.of_value["factor"] = factor
-    return made
+    result = x.times(factor)
+    result.of_value["factor"] = factor
+    return result
 
 
 def multiplied(
@@ -679,7 +679,7 @@ def _on_one_device(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[...
 
 
 def _largest(*errors: Tensor | None) -> Tensor | None:
-    held = [each for each in errors if each is not None]
+    held = [error for error in errors if error is not None]
     return functools.reduce(torch.maximum, held) if held else None
 
 

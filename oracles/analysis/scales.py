@@ -34,7 +34,7 @@ def _of(*names: str, reads: bool = False) -> Callable[[Scale], Scale]:
     def register(function: Scale) -> Scale:
         for name in names:
             packet = getattr(_aten, name)
-            made = {getattr(packet, each): function for each in packet.overloads()}
+            made = {getattr(packet, overload): function for overload in packet.overloads()}
             _SCALES.update(made)
             _READ.update(made if reads else ())
         return function
@@ -51,22 +51,22 @@ def _size(x: Any) -> Any:  # noqa: ANN401
 @_of("add", "sub")
 def _add(out: Tensor, a: Any, b: Any, alpha: float = 1) -> Tensor:  # noqa: ANN401
     del out
-    made: Tensor = _size(a) + (_size(b) if alpha in {1, -1} else _size(b) * abs(alpha))
-    return made
+    result: Tensor = _size(a) + (_size(b) if alpha in {1, -1} else _size(b) * abs(alpha))
+    return result
 
 
 @_of("mul")
 def _mul(out: Tensor, a: Any, b: Any) -> Tensor:  # noqa: ANN401
     del out
-    made: Tensor = _size(a) * _size(b)
-    return made
+    result: Tensor = _size(a) * _size(b)
+    return result
 
 
 @_of("div")
 def _div(out: Tensor, a: Any, b: Any) -> Tensor:  # noqa: ANN401
     del out
-    made: Tensor = _size(a) / _size(b)
-    return made
+    result: Tensor = _size(a) / _size(b)
+    return result
 
 
 def _summed(out: Tensor, a: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:  # noqa: ANN401,FBT001,FBT002
@@ -171,12 +171,12 @@ def _sources(
     graph: Graph, constants: Mapping[str, Tensor], values: Sequence[Tensor]
 ) -> dict[Node, Tensor]:
     """The constants and the arguments, in float64."""
-    given, made = iter(values), {}
+    given, result = iter(values), {}
     for node in graph.nodes:
         if node.op in SOURCES:
             value = next(given) if node.op == "placeholder" else constants[str(node.target)]
-            made[node] = value.double() if value.is_floating_point() else value
-    return made
+            result[node] = value.double() if value.is_floating_point() else value
+    return result
 
 
 def scales(
@@ -239,8 +239,8 @@ def scale_of_rows(
             held[node] = _computed(node, args, kwargs)
         if node in scaled:
             sizes[node] = _scaled(node, held.get(node), sizes)
-    made: Tensor = sizes[wanted]
-    return made
+    result: Tensor = sizes[wanted]
+    return result
 
 
 def taken(x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:

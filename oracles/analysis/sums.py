@@ -289,20 +289,20 @@ def _product(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Tensor:
     factor = arithmetic.growth(k)
     if size is None:  # what is added up, and a's own error, in one product
         assert ea is not None
-        made = torch.add(ea, size_a, alpha=factor) @ size_b
+        result = torch.add(ea, size_a, alpha=factor) @ size_b
     else:
-        made = size * (
+        result = size * (
             factor if flat is None else torch.where(flat, arithmetic.sure.growth(k), factor)
         )
         if ea is not None:
-            made += ea @ size_b
+            result += ea @ size_b
     if eb is not None:
-        made += a.size @ eb
-    made += 2 * k * arithmetic.eta
+        result += a.size @ eb
+    result += 2 * k * arithmetic.eta
     del out
-    if k and made.numel() and float(size_a.amax()) * k * float(size_b.amax()) >= LARGEST:
-        made = _overflowed(made, size_a @ size_b if size is None else size)
-    return made
+    if k and result.numel() and float(size_a.amax()) * k * float(size_b.amax()) >= LARGEST:
+        result = _overflowed(result, size_a @ size_b if size is None else size)
+    return result
 
 
 def flat_products(a: Known, b: Known) -> Tensor | None:

@@ -138,7 +138,7 @@ class Precision(TorchFunctionMode):
         if func in {Tensor.float, Tensor.double}:
             return args[0].to(self.dtype)
         if func in _CONVERSIONS:
-            marked = [each for each in (*args[1:], *named.values()) if each in _MARKED]
+            marked = [argument for argument in (*args[1:], *named.values()) if argument in _MARKED]
             if marked:
                 return rounds(args[0].to(self.dtype), "", marked[0])
 
@@ -147,7 +147,7 @@ class Precision(TorchFunctionMode):
 
         if func in _INDEXED and not _is_held(args[0]):
             args = (args[0], _by_places(args[1]), *args[2:])
-        given = [each for each in tree_leaves((args, named)) if isinstance(each, Tensor)]
+        given = [leaf for leaf in tree_leaves((args, named)) if isinstance(leaf, Tensor)]
         held = given and all(map(_is_held, given))
         # Whole numbers that a graph has as they are: what follows from them is known, too.
         with _disable_current_modes() if held and detect_fake_mode() else nullcontext():
@@ -303,10 +303,10 @@ def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
     shapes: to make one takes longer than a small case.
     """
     forms = (
-        (each.shape, each.stride(), each.dtype.is_floating_point or each.dtype)
-        if isinstance(each, Tensor)
-        else each
-        for each in inputs.values()
+        (input_.shape, input_.stride(), input_.dtype.is_floating_point or input_.dtype)
+        if isinstance(input_, Tensor)
+        else input_
+        for input_ in inputs.values()
     )
     key: tuple[object, ...] = reference, tuple(inputs), *forms
     whole = {
@@ -464,7 +464,7 @@ def _is_reshape(x: Any, shape: Any, stride: Any, offset: int | None = None) -> b
 def _is_expanded(x: object, *numbers: object) -> bool:
     """Whether it is a tensor that was a smaller one, beside which there are numbers alone."""
     expanded = isinstance(x, Node) and x.target == _aten.expand.default
-    return expanded and not any(isinstance(each, Node) for each in numbers)
+    return expanded and not any(isinstance(number, Node) for number in numbers)
 
 
 def _lowered(
@@ -513,10 +513,10 @@ def _writes(node: Node) -> bool:
 
 
 def _graph(function: Callable[..., object], *values: Tensor, table: Any = None) -> GraphModule:  # noqa: ANN401
-    made: GraphModule = make_fx(
+    result: GraphModule = make_fx(
         function, decomposition_table=table, tracing_mode="fake", _allow_non_fake_inputs=True
     )(*values)
-    return made
+    return result
 
 
 def told(reference: Reference) -> str:

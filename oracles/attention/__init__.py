@@ -127,7 +127,7 @@ def _op(
     emulate: Callable[[Case, Inputs, Numerics], Outputs],
     options: Mapping[str, str] = OPTIONS,
 ) -> Op:
-    made: Op = Op(
+    result: Op = Op(
         name=name,
         arguments=ARGUMENTS[name],
         outputs=outputs,
@@ -139,7 +139,7 @@ def _op(
         geometry=geometry,
         flops=flops,
         bytes=least_bytes,
-        cases=with_coverings(partial(cases, name), lambda: made),
+        cases=with_coverings(partial(cases, name), lambda: result),
         emulate=emulate,
         casts=CASTS,
         relations=relations,
@@ -157,7 +157,7 @@ def _op(
         unaligned=frozenset({"bias"}),
         gpu_options=frozenset({"torch_dropout"}),
     )
-    return made
+    return result
 
 
 _GRADIENTS = ("dq", "dk", "dv", "dbias", "dsink")

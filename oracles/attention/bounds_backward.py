@@ -288,7 +288,7 @@ def bound_backward(
     made, nothing = finite_part(inputs), unjudged(case, inputs)
     do, out = required(made, "do"), required(made, "out")
     terms = terms_of(case, Problem.of(case, made).results, numerics)
-    rho = [delta_error(do, out, each) for each in terms]
+    rho = [delta_error(do, out, term) for term in terms]
     unknown = unknown_shares(Problem.of(case, made), terms[0], None)
     errors = _pre_errors(case, made, terms, rho, None)
     return _bounds(truth, terms, errors, nothing, unknown)
@@ -360,18 +360,18 @@ def _bounds(
     unknown: dict[str, Tensor] | None,
 ) -> dict[str, Bound]:
     """The bounds of the errors before the last cast, where the policy promises anything."""
-    made = {}
+    result = {}
     for name in errors[0]:
         value = required(truth, name)
         single = name == "dsink"  # which is in fp32, whatever the rest is
-        made[name] = bound_of(
+        result[name] = bound_of(
             value,
             [error[name] for error in errors],
             None if no is None else _unjudged(no, name, value),
-            casts=tuple(each.in_single if single else each for each in terms),
+            casts=tuple(term.in_single if single else term for term in terms),
             unknown=None if unknown is None else unknown[name],
         )
-    return made
+    return result
 
 
 def _unjudged(no: Unjudged, name: str, value: Tensor) -> Tensor:

@@ -141,7 +141,7 @@ def forward_errors(
     """
     v = required(problem.inputs, "v")
     b, s_q, h_q, _ = problem.q.shape
-    made = [
+    result = [
         (
             v.new_zeros((b, s_q, h_q, v.shape[3]), dtype=torch.float64),
             v.new_zeros((b, s_q, h_q, v.shape[3]), dtype=torch.bool),
@@ -151,12 +151,12 @@ def forward_errors(
     ]
     for piece in problem.pieces():
         row = _Row(piece)
-        for (e_out, silent, e_lse), each in zip(made, terms, strict=True):
+        for (e_out, silent, e_lse), each in zip(result, terms, strict=True):
             of_out, of_silent, of_lse = row.errors(each)
             piece.write_rows(e_out, of_out)
             piece.write_rows(silent, of_silent)
             piece.write_statistic(e_lse, of_lse)
-    return made
+    return result
 
 
 def bound_forward(
@@ -194,5 +194,5 @@ def bound_delta(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics) 
     made = finite_part(inputs)
     do, exact = required(made, "do"), required(truth, "delta")
     terms = terms_of(case, exact.numel(), numerics)
-    errors = [delta_error(do, required(made, "out"), each) for each in terms]
+    errors = [delta_error(do, required(made, "out"), term) for term in terms]
     return {"delta": bound_of(exact, errors, None)}

@@ -417,11 +417,11 @@ def _placed(op: str, tier: Tier) -> list[Layout]:
         others = ("q_offset1", "k_offset2", "v_offset3", "bias_offset4")
         kept = ("offset", "do_", "out_")
         offsets = tuple(
-            each for each in OFFSETS if each.name in others or each.name.startswith(kept)
+            offset for offset in OFFSETS if offset.name in others or offset.name.startswith(kept)
         )
     if tier == "ci" and op == GRADIENTS:
         offsets, strides = OFFSETS[::7], strides[::3]
-    return [each for each in (*offsets, *strides) if moves(each, _taken(op))]
+    return [offset for offset in (*offsets, *strides) if moves(offset, _taken(op))]
 
 
 def layouts(tier: Tier) -> Iterator[Case]:
@@ -703,8 +703,8 @@ def related(tier: Tier) -> Iterator[Case]:
             if op == GRADIENTS and tier == "ci" and index > 1:
                 continue  # its parts have them
             lengths = [sizes[3:5], *(_RELATED_LENGTHS if tier == "full" else ())]
-            for each in lengths:
-                wanted = (*sizes[:3], *each, *sizes[5:])
+            for length in lengths:
+                wanted = (*sizes[:3], *length, *sizes[5:])
                 for dtype in DTYPES if tier == "full" else turn(op, index):
                     yield attention_case(
                         op, wanted, dtype, tier,
@@ -888,7 +888,7 @@ def _of_options(case: Case) -> str | None:
         return f"unequal_d means that d and d_v differ, and both are {sizes['d']}; leave it out"
     if {"bias", "varlen"} <= options:
         return "bias and varlen don't go together: no case has both; leave one out"
-    over = sorted(each for each in options if each.startswith("bias_over_"))
+    over = sorted(option for option in options if option.startswith("bias_over_"))
     if over and "bias" not in options:
         return f"{over[0]} is about a bias, and there is none; add bias to the options"
     if {"dropout", "torch_dropout"} <= options:

@@ -102,13 +102,13 @@ def delta(case: Case, inputs: Inputs) -> Outputs:
 def row_products(one: Tensor, other: Tensor, *, absolute: bool = False) -> Tensor:
     """sum_c one other, or of absolute values, of [b, s, h, c] tensors: [b, h, s] in float64."""
     b, s, h, width = one.shape
-    made = one.new_zeros((b, h, s), dtype=torch.float64)
+    result = one.new_zeros((b, h, s), dtype=torch.float64)
     step = max(1, _DELTA_ELEMENTS // max(b * h * width, 1))
     for start in range(0, s, step):
         rows = slice(start, start + step)
         product = one[:, rows].double() * other[:, rows].double()
-        made[..., rows] = (product.abs() if absolute else product).sum(-1).transpose(1, 2)
-    return made
+        result[..., rows] = (product.abs() if absolute else product).sum(-1).transpose(1, 2)
+    return result
 
 
 def backward(case: Case, inputs: Inputs) -> Outputs:

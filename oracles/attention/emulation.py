@@ -164,12 +164,12 @@ def _forward(problem: Problem, way: _Way) -> dict[str, Tensor]:
 def _delta(do: Tensor, out: Tensor) -> Tensor:
     """[b, h, s] in fp32, of tensors [b, s, h, c]."""
     b, s, h, width = do.shape
-    made = do.new_zeros((b, h, s), dtype=torch.float32)
+    result = do.new_zeros((b, h, s), dtype=torch.float32)
     step = max(1, _DELTA_ELEMENTS // max(b * h * width, 1))
     for start in range(0, s, step):
         rows = slice(start, start + step)
-        made[..., rows] = (do[:, rows].float() * out[:, rows].float()).sum(-1).transpose(1, 2)
-    return made
+        result[..., rows] = (do[:, rows].float() * out[:, rows].float()).sum(-1).transpose(1, 2)
+    return result
 
 
 class _Gradients:
@@ -212,18 +212,18 @@ class _Gradients:
     def outputs(self, group: int) -> Outputs:
         """The gradients in their dtypes; dk and dv summed over so many heads, cast one by one."""
         q, bias = self.problem.q, optional(self.problem.inputs, "bias")
-        made: Outputs = {"dq": self.dq}
+        result: Outputs = {"dq": self.dq}
         for name, total in (("dk", self.dk), ("dv", self.dv)):
             if group > 1:
                 total = self.way.cast(total).unflatten(2, (-1, group)).sum(3)
-            made[name] = total.to(q.dtype)
+            result[name] = total.to(q.dtype)
         if self.dbias is not None and bias is not None:
-            made["dbias"] = self.dbias.to(bias.dtype)
+            result["dbias"] = self.dbias.to(bias.dtype)
         sink = optional(self.problem.inputs, "sink")
         if sink is not None:
             share = self.way.exp(sink.float()[:, None] - self.lse.float())
-            made["dsink"] = -(share * self.d).sum((0, 2))
-        return made
+            result["dsink"] = -(share * self.d).sum((0, 2))
+        return result
 
 
 def _backward(case: Case, inputs: Inputs, way: _Way) -> Outputs:
@@ -245,10 +245,12 @@ def emulate_forward(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
     """
     if not comparable(case, numerics):
         return {}
-    made: Outputs = {**_forward(Problem.of(case, finite_part(inputs)), _Way(case.dtype, numerics))}
+    result: Outputs = {
+        **_forward(Problem.of(case, finite_part(inputs)), _Way(case.dtype, numerics))
+    }
     if not _nearest(numerics) and not numerics.tf32_operands:
-        del made["lse"]
-    return made
+        del result["lse"]
+    return result
 
 
 def emulate_delta(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:

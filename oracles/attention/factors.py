@@ -247,7 +247,11 @@ TOGETHER = (
 def layouts_of(op: str) -> dict[str, Layout]:
     """The layouts of tensors that the op has, by name; but for far strides."""
     taken = ARGUMENTS[op] if op == DELTA else (*ARGUMENTS[op], "bias")
-    return {each.name: each for each in (*OFFSETS, *STRIDES, *BIAS_STRIDES) if moves(each, taken)}
+    return {
+        offset.name: offset
+        for offset in (*OFFSETS, *STRIDES, *BIAS_STRIDES)
+        if moves(offset, taken)
+    }
 
 
 def distributions_of(op: str, own: set[str]) -> tuple[str, ...]:
@@ -255,22 +259,22 @@ def distributions_of(op: str, own: set[str]) -> tuple[str, ...]:
     taken = set(ARGUMENTS[op]) if op != "attention_backward" else set(ARGUMENTS[op]) - {"out"}
     of_delta = {name for name in DISTRIBUTIONS if "bias" in name}
     return tuple(
-        each
-        for each in DISTRIBUTIONS
-        if each not in own
-        and _CHANGED.get(each, "do" if op != FORWARD else "q") in taken
-        and not (op == DELTA and each in of_delta)
+        distribution
+        for distribution in DISTRIBUTIONS
+        if distribution not in own
+        and _CHANGED.get(distribution, "do" if op != FORWARD else "q") in taken
+        and not (op == DELTA and distribution in of_delta)
     )
 
 
 def _kinds_of(names: Iterable[str]) -> dict[str, list[str]]:
     """Return the distributions by their kind, as `factors.distributions` has it."""
-    found: dict[str, list[str]] = {kind: [] for kind in ("ordinary", "magnitudes", "alike")}
+    result: dict[str, list[str]] = {kind: [] for kind in ("ordinary", "magnitudes", "alike")}
     for name in names:
         is_finite = not name.startswith(("nan", "inf", "minus_inf", "bias_inf", "bias_finfo"))
         kind = "magnitudes" if name in _MAGNITUDES else "alike" if name in _ALIKE else "ordinary"
-        found.setdefault(kind if is_finite else factors.NOT_FINITE, []).append(name)
-    return found
+        result.setdefault(kind if is_finite else factors.NOT_FINITE, []).append(name)
+    return result
 
 
 def factors_of(op: str, own: set[str]) -> tuple[Factor, ...]:
@@ -279,7 +283,7 @@ def factors_of(op: str, own: set[str]) -> tuple[Factor, ...]:
         _kinds_of(distributions_of(op, own)), _NEEDS, ("dtype", "window", "bias", *_OPTIONS)
     )
     placed = factors.layouts(layouts_of(op), "dk", {"bias": _BIAS})
-    kinds = factors.dtypes((each, each) for each in DTYPES)
+    kinds = factors.dtypes((dtype, dtype) for dtype in DTYPES)
     if op == DELTA:
         rows = Factor(
             "rows",

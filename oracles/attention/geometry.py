@@ -96,21 +96,21 @@ def shapes(case: Case) -> dict[str, tuple[int, ...]]:
         "out": (batches, s_q, h_q, d_v),
         "lse": (batches, h_q, s_q),
     }
-    made = {name: every[name] for name in ARGUMENTS[case.op]}
+    result = {name: every[name] for name in ARGUMENTS[case.op]}
     if "bias" in options:
-        made["bias"] = (
+        result["bias"] = (
             1 if "bias_over_batch" in options else b,
             1 if "bias_over_heads" in options else h_q,
             1 if "bias_over_queries" in options else s_q,
             s_kv,
         )
     if "alibi" in options:
-        made["alibi_slopes"] = (h_q,)
+        result["alibi_slopes"] = (h_q,)
     if "sink" in options:
-        made["sink"] = (h_q,)
+        result["sink"] = (h_q,)
     if "varlen" in options:
-        made["cu_seqlens_q"] = made["cu_seqlens_k"] = (b + 1,)
-    return made
+        result["cu_seqlens_q"] = result["cu_seqlens_k"] = (b + 1,)
+    return result
 
 
 def forms(case: Case) -> dict[str, OutputForm]:
@@ -189,7 +189,7 @@ def pairs(case: Case) -> int:
     """How many (query, key) pairs are attended to, over the batch, for one head."""
     limits = _mask(case)
     if "varlen" in case.options:
-        return sum(_attended(*each, limits) for each in lengths(case))
+        return sum(_attended(*length, limits) for length in lengths(case))
     return case.size("b") * _attended(case.size("s_q"), case.size("s_kv"), limits)
 
 

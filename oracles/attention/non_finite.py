@@ -42,12 +42,12 @@ def _bad(name: str, tensor: Tensor) -> Tensor:
 
 def finite_part(inputs: Inputs) -> Inputs:
     """The same arguments, with 0 for what isn't finite: bounds are made of these."""
-    made = dict(inputs)
+    result = dict(inputs)
     for name in _TENSORS:
         tensor = optional(inputs, name)
         if tensor is not None and bool((bad := _bad(name, tensor)).any()):
-            made[name] = tensor.masked_fill(bad, 0)
-    return made
+            result[name] = tensor.masked_fill(bad, 0)
+    return result
 
 
 def unjudged(case: Case, inputs: Inputs) -> Unjudged | None:
@@ -57,15 +57,15 @@ def unjudged(case: Case, inputs: Inputs) -> Unjudged | None:
         return None
     problem = Problem.of(case, inputs)
     (b, s_q, h_q, _), (_, s_kv, h_kv, _) = problem.q.shape, problem.k.shape
-    made = Unjudged(
+    result = Unjudged(
         problem.q.new_zeros((b, h_q, s_q), dtype=torch.bool),
         problem.q.new_zeros((b, s_kv, h_kv), dtype=torch.bool),
     )
     for piece in problem.pieces(whole=True):
         queries, keys = _of_piece(piece)
-        piece.write_statistic(made.queries, queries)
-        piece.add_keys(made.keys, keys)
-    return made
+        piece.write_statistic(result.queries, queries)
+        piece.add_keys(result.keys, keys)
+    return result
 
 
 def _of_piece(piece: Piece) -> tuple[Tensor, Tensor]:

@@ -99,10 +99,10 @@ class _Codes:
 
     def keys(self, labels: Tensor, rest: Tensor) -> Tensor:
         """[n, d]; rest [n, d] has the signs of the columns that no query asks about."""
-        made = rest.clone()
-        made[:, : self.columns] = self.signs[labels].to(rest)
-        made[:, self.columns : self.columns + len(self.offsets)] = 1
-        return made
+        result = rest.clone()
+        result[:, : self.columns] = self.signs[labels].to(rest)
+        result[:, self.columns : self.columns + len(self.offsets)] = 1
+        return result
 
     def queries(self, labels: Tensor, like: Tensor) -> Tensor:
         """[s_q, d] of queries that find the keys of these labels, in like's dtype and place."""
@@ -118,12 +118,12 @@ def _partners(case: Case, n: int, number: int) -> Tensor:
     Two in three keys have one, in other places for the key heads numbered 0, 1 and 2; the first
     key and the last never do, so that of any three keys in a row a query can find one.
     """
-    made = torch.arange(n)
+    result = torch.arange(n)
     if case.options & {"causal", "window"}:
         start = 1 + number % 3
         first = torch.arange(start, max(start, n - 2), 3)
-        made[first], made[first + 1] = first + 1, first.clone()
-    return made
+        result[first], result[first + 1] = first + 1, first.clone()
+    return result
 
 
 def _found(wanted: Tensor, first: Tensor, last: Tensor, partners: Tensor) -> Tensor:
@@ -133,27 +133,27 @@ def _found(wanted: Tensor, first: Tensor, last: Tensor, partners: Tensor) -> Ten
     Raises ValueError where each key that a query may attend to has its partner beside it.
     """
     n = len(partners)
-    found = wanted.maximum(first).minimum(last).clamp(0, n - 1)
+    result = wanted.maximum(first).minimum(last).clamp(0, n - 1)
     low, high = first.clamp(0, n - 1), last.clamp(0, n - 1)
-    found = torch.where(partners[low] < low, low, found)
-    found = torch.where(partners[high] > high, high, found)
-    other = partners[found]
-    doubled = (other != found) & (low <= other) & (other <= high) & (first <= last)
+    result = torch.where(partners[low] < low, low, result)
+    result = torch.where(partners[high] > high, high, result)
+    other = partners[result]
+    doubled = (other != result) & (low <= other) & (other <= high) & (first <= last)
     # Every third key is alone: the next one on either side, and else the first or last in reach,
     # whose partner is then beyond.
     alone = (partners == torch.arange(n)).nonzero().flatten()
-    place = torch.searchsorted(alone, found).clamp(max=len(alone) - 1)
+    place = torch.searchsorted(alone, result).clamp(max=len(alone) - 1)
     before, after = alone[(place - 1).clamp(min=0)], alone[place]
     for each in (before, after, high, low):
         its = partners[each]
         fits = (low <= each) & (each <= high)
         fits &= (its == each) | (its < low) | (its > high)
-        found = torch.where(doubled & fits, each, found)
+        result = torch.where(doubled & fits, each, result)
         doubled &= ~fits
     if bool(doubled.any()):
         row = int(doubled.nonzero()[0])
         raise ValueError(f"query {row} attends to no key whose code is its own")
-    return found
+    return result
 
 
 def _ranks(found: Tensor) -> Tensor:
@@ -220,10 +220,10 @@ def _integers(tensor: Tensor, largest: int, draw: torch.Generator) -> Tensor:
 
 def shifted_out(out: Tensor) -> Tensor:
     """A backward's out [b, s_q, h_q, d_v]: in row i 1/16 less in column i mod d_v."""
-    made = out.clone()
+    result = out.clone()
     row = torch.arange(out.shape[1], device=out.device)
-    made[:, row, :, row % max(out.shape[3], 1)] -= _PART
-    return made
+    result[:, row, :, row % max(out.shape[3], 1)] -= _PART
+    return result
 
 
 def probe_bound(

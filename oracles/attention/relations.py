@@ -87,15 +87,15 @@ def _all(case: Case) -> Iterator[Relation | Balance]:
 def _arranged(case: Case, orders: Orders, tensors: Mapping[str, object]) -> dict[str, Tensor]:
     """Each tensor with its axes in the orders given, where it isn't broadcast along them."""
     sizes = dict(case.sizes)
-    made = {}
+    result = {}
     for name, value in tensors.items():
         if not isinstance(value, Tensor) or name not in _AXES:
             continue
         for axis, letter in enumerate(_AXES[name]):
             if letter in orders and value.shape[axis] == sizes[_SIZES[letter]]:
                 value = value.index_select(axis, orders[letter].to(value.device))
-        made[name] = value
-    return made
+        result[name] = value
+    return result
 
 
 def _reordering(name: str, case: Case, orders: Orders) -> Relation:
@@ -241,12 +241,12 @@ def _sequence_alone(case: Case) -> Relation:
             along[name] = axes.index("j"), keys
 
     def cut(tensors: Mapping[str, object]) -> dict[str, Tensor]:
-        made = {}
+        result = {}
         for name, value in tensors.items():
             if isinstance(value, Tensor) and name in along:
                 axis, places = along[name]
-                made[name] = value.narrow(axis, places.start, places.stop - places.start)
-        return made
+                result[name] = value.narrow(axis, places.start, places.stop - places.start)
+        return result
 
     def change(inputs: Inputs) -> Inputs:
         changed: Inputs = {**cut(inputs)}

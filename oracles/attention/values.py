@@ -204,25 +204,25 @@ def _draw(case: Case, device: torch.device) -> Values:
 def _options(case: Case, device: torch.device) -> Inputs:
     """The keyword arguments of the case's options, but for bias and sink."""
     options, sizes = case.options, dict(case.sizes)
-    made: Inputs = {}
+    result: Inputs = {}
     if "causal" in options:
-        made["causal"] = True
+        result["causal"] = True
     if "window" in options:
-        made["window"] = sizes.get("window_left"), sizes.get("window_right")
+        result["window"] = sizes.get("window_left"), sizes.get("window_right")
     if "bottom_right" in options:
-        made["corner"] = "bottom_right"
+        result["corner"] = "bottom_right"
     if "alibi" in options:
         slopes = _slopes(case).to(device)
-        made["alibi_slopes"] = place_vector(slopes, torch.float32, case.layout.of("alibi_slopes"))
+        result["alibi_slopes"] = place_vector(slopes, torch.float32, case.layout.of("alibi_slopes"))
     if "softcap" in options:
-        made["softcap"] = chosen(case, SOFTCAPS)
+        result["softcap"] = chosen(case, SOFTCAPS)
     if "scale" in options:
-        made["scale"] = chosen(case, SCALES)
+        result["scale"] = chosen(case, SCALES)
     if options & {"dropout", "torch_dropout"}:
-        made["dropout_p"] = chosen(case, DROPOUTS)
+        result["dropout_p"] = chosen(case, DROPOUTS)
         # Of one 32-bit word or of two: Triton passes either as an integer of another width.
         words = generator(torch.device("cpu"), *_key(case)).initial_seed()
-        made["dropout_seed"] = words % 2**31 if case.size("b") > 1 else words
+        result["dropout_seed"] = words % 2**31 if case.size("b") > 1 else words
     if "varlen" in options:
         each = lengths(case)
         for name, size, of_one in (
@@ -230,9 +230,9 @@ def _options(case: Case, device: torch.device) -> Inputs:
             ("k", "s_kv", [k for _, k in each]),
         ):
             ends = torch.tensor([0, *of_one], device=device).cumsum(0, dtype=torch.int32)
-            made[f"cu_seqlens_{name}"] = ends
-            made[f"max_seqlen_{name}"] = case.size(size)
-    return made
+            result[f"cu_seqlens_{name}"] = ends
+            result[f"max_seqlen_{name}"] = case.size(size)
+    return result
 
 
 def inputs(case: Case, device: torch.device) -> Inputs:
@@ -242,19 +242,19 @@ def inputs(case: Case, device: torch.device) -> Inputs:
     out as it says, everything else is packed.
     """
     values = _draw(case, device)
-    made: Inputs = dict.fromkeys(name for name in shapes(case) if name in values.tensors)
+    result: Inputs = dict.fromkeys(name for name in shapes(case) if name in values.tensors)
     for name in tuple(values.tensors):
         drawn, layout = values.tensors.pop(name), case.layout.of(name)
         if name in AXES:
-            made[name] = place_tensor(drawn, case.dtype, layout, AXES[name])
+            result[name] = place_tensor(drawn, case.dtype, layout, AXES[name])
         else:
-            made[name] = place_vector(drawn, torch.float32, layout)
-    made |= _options(case, device)
+            result[name] = place_vector(drawn, torch.float32, layout)
+    result |= _options(case, device)
     if case.op == BACKWARD:
-        stored = forward(case, made)
+        stored = forward(case, result)
         out, lse = required(stored, "out"), required(stored, "lse")
         if case.distribution == NEEDLES:
             out = shifted_out(out)
-        made["out"] = place_tensor(out, case.dtype, case.layout.of("out"), AXES["out"])
-        made["lse"] = place_vector(lse, torch.float32, case.layout.of("lse"))
-    return made
+        result["out"] = place_tensor(out, case.dtype, case.layout.of("out"), AXES["out"])
+        result["lse"] = place_vector(lse, torch.float32, case.layout.of("lse"))
+    return result

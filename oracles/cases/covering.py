@@ -98,7 +98,7 @@ class Coverage:
             [[a is not b and a.meets_levels_of(b) for b in factors] for a in factors],
             dtype=np.bool_,
         )
-        owner = np.repeat(np.arange(len(factors)), [len(each.levels) for each in factors])
+        owner = np.repeat(np.arange(len(factors)), [len(factor.levels) for factor in factors])
         return of_factors.reshape(len(factors), len(factors))[np.ix_(owner, owner)]
 
     def levels(self, case: Case) -> list[int]:
@@ -106,7 +106,7 @@ class Coverage:
         assert self.op.allowed is not None
         found = zip(self.op.allowed.factors, levels_of(self.op, case), strict=True)
         places = (self._places.get((factor.name, level)) for factor, level in found)
-        return [each for each in places if each is not None]
+        return [place for place in places if place is not None]
 
     def _pairs(self, case: Case) -> NDArray[np.bool_]:
         """[levels, levels]: the pairs that the case has.
@@ -115,11 +115,11 @@ class Coverage:
         no other two have met there.
         """
         places = np.array(self.levels(case), dtype=np.intp)
-        found = np.zeros(self.met.shape, dtype=np.bool_)
-        found[places[:, None], places] = True
+        result = np.zeros(self.met.shape, dtype=np.bool_)
+        result[places[:, None], places] = True
         if self.op.flops(case) == 0:
-            found &= self._idle[:, None] | self._idle[None, :]
-        return found
+            result &= self._idle[:, None] | self._idle[None, :]
+        return result
 
     def add(self, case: Case) -> int:
         """Note a case as met; how many possible pairs it is the first to meet."""
@@ -157,7 +157,7 @@ class Coverage:
     def _uses_of(self, part: Part) -> int:
         """Return how many cases have the layout and the sizes that the part brings."""
         layouts = () if part.layout is None else (part.layout.name,)
-        return sum(self._uses[each] for each in (*layouts, *part.sizes.items()))
+        return sum(self._uses[layout] for layout in (*layouts, *part.sizes.items()))
 
     def _find_bases(self) -> None:
         """Served cases: the plainest one, what differs from it in one factor, and the op's own."""
@@ -282,8 +282,8 @@ class Coverage:
 
     def missing(self) -> NDArray[np.bool_]:
         """[levels, levels]: possible, and not met."""
-        found: NDArray[np.bool_] = self.possible & ~self.met
-        return found
+        result: NDArray[np.bool_] = self.possible & ~self.met
+        return result
 
     def cover(self, tier: Tier, why: str) -> Iterator[Case]:
         """Cases until each possible pair has met."""
@@ -441,10 +441,10 @@ def cover_triples(
     window needs that too. Triples are put into the sizes and dtypes of the op's own served cases.
     """
     assert op.allowed is not None
-    factors = [each for each in op.allowed.factors if is_option(each)]
+    factors = [factor for factor in op.allowed.factors if is_option(factor)]
 
     def triples(case: Case) -> set[tuple[tuple[str, str], ...]]:
-        levels = [(each.name, each.level(case)) for each in factors]
+        levels = [(factor.name, factor.level(case)) for factor in factors]
         return set(combinations(levels, 3))
 
     met: set[tuple[tuple[str, str], ...]] = set()

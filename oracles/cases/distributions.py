@@ -132,7 +132,7 @@ def one(name: str, row: int, number: float) -> Distribution:
     def place(target: Tensor) -> None:
         if target.numel():
             rows, *others = target.shape
-            target[row % rows, *(each // 2 for each in others)] = number
+            target[row % rows, *(other // 2 for other in others)] = number
 
     return changed(name, place)
 

@@ -50,7 +50,7 @@ def dtypes(pairs: Iterable[tuple[torch.dtype, torch.dtype]]) -> Factor:
         name = dtype_name(kind)
         return name if kind == weight else f"{name}, weight {dtype_name(weight)}"
 
-    levels = {label(*each): (Part(dtypes=each),) for each in pairs}
+    levels = {label(*pair): (Part(dtypes=pair),) for pair in pairs}
     return Factor("dtype", levels, lambda case: label(case.dtype, case.weight_dtype))
 
 
@@ -183,7 +183,7 @@ def _kind(layout: TensorLayout, adjacent: str) -> str:
 def levels_of(op: Op, case: Case) -> tuple[str, ...]:
     """The level of each of the op's factors."""
     assert op.allowed is not None
-    return tuple(each.level(case) for each in op.allowed.factors)
+    return tuple(factor.level(case) for factor in op.allowed.factors)
 
 
 def assembled(

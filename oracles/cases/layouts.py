@@ -29,7 +29,7 @@ FAR_STRIDE = 2**30 + 8
 
 def alike(name: str, tensors: Iterable[str], layout: TensorLayout) -> Layout:
     """The same layout of several tensors."""
-    return Layout(name, tuple((each, layout) for each in tensors))
+    return Layout(name, tuple((tensor, layout) for tensor in tensors))
 
 
 def apart(name: str, **layouts: TensorLayout) -> Layout:

@@ -26,7 +26,7 @@ def layout_named(op: Op, name: str) -> Layout | None:
     if op.allowed is None:
         return None
     parts = [op.allowed.layouts.get(each) for each in name.split("+")]
-    known = [each for each in parts if each is not None]
+    known = [part for part in parts if part is not None]
     return joined(known) if len(known) == len(parts) else None
 
 
@@ -50,11 +50,11 @@ def joined(layouts: list[Layout]) -> Layout | None:
 
 def _both(one: TensorLayout, other: TensorLayout) -> TensorLayout | None:
     told: dict[str, object] = {}
-    for each in fields(TensorLayout):
-        plain, mine, theirs = (getattr(of, each.name) for of in (_PLAIN, one, other))
+    for field in fields(TensorLayout):
+        plain, mine, theirs = (getattr(of, field.name) for of in (_PLAIN, one, other))
         if plain not in (mine, theirs) and mine != theirs:
             return None
-        told[each.name] = theirs if mine == plain else mine
+        told[field.name] = theirs if mine == plain else mine
     return TensorLayout(**told)  # type: ignore[arg-type]
 
 

@@ -60,7 +60,7 @@ class Sizes:
             return self.level(case.size(size))
 
         parts = {
-            name: tuple(Part(sizes={size: each}) for each in values)
+            name: tuple(Part(sizes={size: value}) for value in values)
             for name, values in self.levels.items()
         }
         return Factor(name or self.name, parts, level)
@@ -78,7 +78,7 @@ class Sizes:
     @property
     def least(self) -> int:
         """The smallest value: a smaller one is no size of the op."""
-        return min(min(each) for each in self.levels.values())
+        return min(min(level) for level in self.levels.values())
 
 
 def _level_of_rows(m: int) -> str:

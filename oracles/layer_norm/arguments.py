@@ -54,31 +54,31 @@ def axes_of(case: Case) -> str:
 def forms(case: Case) -> dict[str, OutputForm]:
     """dx like x, and dweight and dbias like the weight, where the options leave them in."""
     n = case.size("n")
-    made = {"dx": OutputForm((*rows_of(case), n), case.dtype)}
+    result = {"dx": OutputForm((*rows_of(case), n), case.dtype)}
     if "no_weight" not in case.options:
-        made["dweight"] = OutputForm((n,), case.weight_dtype)
+        result["dweight"] = OutputForm((n,), case.weight_dtype)
         if "no_bias" not in case.options:
-            made["dbias"] = OutputForm((n,), case.weight_dtype)
-    return made
+            result["dbias"] = OutputForm((n,), case.weight_dtype)
+    return result
 
 
 def geometry(case: Case) -> dict[str, Geometry]:
     """Where the case puts dy, x and dresidual, and each vector that has an offset of its own."""
-    rows, n, options, made = rows_of(case), case.size("n"), case.options, {}
+    rows, n, options, result = rows_of(case), case.size("n"), case.options, {}
     for name in ("dy", "x", "dresidual") if "residual" in options else ("dy", "x"):
         layout, shape = case.layout.of(name), (*rows, n)
         strides = strides_of(layout, axes_of(case), shape)
-        made[name] = Geometry(shape, strides, layout.offset, case.dtype)
+        result[name] = Geometry(shape, strides, layout.offset, case.dtype)
     gradients = [name for name in forms(case) if name != "dx"] if "accumulate" in options else []
     weight = [] if "no_weight" in options else ["weight"]
     for name in (*weight, *gradients):
         placed = case.layout.of(name)
-        made[name] = Geometry((n,), (placed.column_stride,), placed.offset, case.weight_dtype)
+        result[name] = Geometry((n,), (placed.column_stride,), placed.offset, case.weight_dtype)
     for name in ("rstd",) if "rms_norm" in options else ("mean", "rstd"):
         placed = case.layout.of(name)
-        steps = (*(max(each, 1) * placed.column_stride for each in rows[1:]), placed.column_stride)
-        made[name] = Geometry(rows, steps, placed.offset, torch.float32)
-    return made
+        steps = (*(max(row, 1) * placed.column_stride for row in rows[1:]), placed.column_stride)
+        result[name] = Geometry(rows, steps, placed.offset, torch.float32)
+    return result
 
 
 def flops(case: Case) -> int:

@@ -20,7 +20,7 @@ from kernel_workbench.oracles.layer_norm.values import DISTRIBUTIONS, KINDS_OF_V
 from kernel_workbench.oracles.op import CONTIGUOUS, Allowed, Case, Layout, TensorLayout, Tier
 
 Dtypes = tuple[torch.dtype, torch.dtype]
-_SAME: tuple[Dtypes, ...] = tuple((each, each) for each in DTYPES)
+_SAME: tuple[Dtypes, ...] = tuple((dtype, dtype) for dtype in DTYPES)
 _MIXED: tuple[Dtypes, ...] = (
     (torch.float16, torch.float32),
     (torch.bfloat16, torch.float32),
@@ -363,7 +363,7 @@ def _objection(case: Case) -> str | None:
     return None
 
 
-_LAYOUTS = {each.name: each for each in (*OFFSETS, *STRIDES, *FURTHER_STRIDES, *RANK_3, *FAR)}
+_LAYOUTS = {offset.name: offset for offset in (*OFFSETS, *STRIDES, *FURTHER_STRIDES, *RANK_3, *FAR)}
 # Pairs of the others with each level would be too many.
 _OF_LEVELS = {name: each for name, each in _LAYOUTS.items() if each not in FURTHER_STRIDES}
 _KINDS = {

@@ -182,24 +182,26 @@ def inputs(case: Case, device: torch.device) -> Inputs:  # noqa: C901  # an argu
         infect(name, value)
         return place_vector(value.view(rows_of(case)), torch.float32, layout.of(name))
 
-    made: Inputs = {"dy": dy, "x": x, "weight": None}
-    made["mean"], made["rstd"] = statistic("mean", mean), statistic("rstd", rstd)
+    result: Inputs = {"dy": dy, "x": x, "weight": None}
+    result["mean"], result["rstd"] = statistic("mean", mean), statistic("rstd", rstd)
     if "no_weight" not in options:
         weight = drawn["weight"] - 1 if "zero_centred" in options else drawn["weight"]
-        made["weight"] = place_vector(weight, case.weight_dtype, layout.of("weight"))
+        result["weight"] = place_vector(weight, case.weight_dtype, layout.of("weight"))
     if "residual" in options:
-        made["dresidual"] = matrix("dresidual", further("dresidual", m, n))
+        result["dresidual"] = matrix("dresidual", further("dresidual", m, n))
     if "accumulate" in options:
-        made["dweight"] = place_vector(
+        result["dweight"] = place_vector(
             further("dweight", n), case.weight_dtype, layout.of("dweight")
         )
         if "no_bias" not in options:
-            made["dbias"] = place_vector(further("dbias", n), case.weight_dtype, layout.of("dbias"))
+            result["dbias"] = place_vector(
+                further("dbias", n), case.weight_dtype, layout.of("dbias")
+            )
     for option, argument, flag in (
         ("no_bias", "has_bias", False),
         ("zero_centred", "zero_centred", True),
         ("device_independent", "device_independent", True),
     ):
         if option in options:
-            made[argument] = flag
-    return made
+            result[argument] = flag
+    return result

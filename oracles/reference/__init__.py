@@ -146,13 +146,13 @@ class Reference:
     def repeating(self) -> frozenset[str]:
         """The arguments whose numbers may all be the same: no ends, and none that are distinct."""
         apart = self.distinct.keys() | self.pointers.keys() | self.drawn_by.keys() | self.rising
-        return frozenset(each.name for each in self.signature.arrays) - apart
+        return frozenset(array.name for array in self.signature.arrays) - apart
 
     @property
     def may_leave_unread(self) -> bool:
         """Whether an index may leave slots of an argument unread."""
-        arrays = [each for each in self.signature.arrays if not each.is_real]
-        whole = [each for each in arrays if each.kind != torch.bool]
+        arrays = [array for array in self.signature.arrays if not array.is_real]
+        whole = [array for array in arrays if array.kind != torch.bool]
         if self.gradients or not whole:
             return False
         named = {self.named[each.name] for each in whole if each.name in self.named}
@@ -166,17 +166,17 @@ class Reference:
         """Shape and dtype of each output."""
         sizes = dict(case.sizes)
         return {
-            each.name: OutputForm(each.shape(sizes), each.dtype(case))
-            for each in self.signature.outputs
+            output.name: OutputForm(output.shape(sizes), output.dtype(case))
+            for output in self.signature.outputs
         }
 
     def geometry(self, case: Case) -> dict[str, Geometry]:
         """Return where each tensor lies."""
         sizes, made = dict(case.sizes), {}
-        for each in self.signature.arrays:
-            layout, shape = case.layout.of(each.name), each.shape(sizes)
-            strides = strides_of(layout, each.letters, shape)
-            made[each.name] = Geometry(shape, strides, layout.offset, each.dtype(case))
+        for array in self.signature.arrays:
+            layout, shape = case.layout.of(array.name), array.shape(sizes)
+            strides = strides_of(layout, array.letters, shape)
+            made[array.name] = Geometry(shape, strides, layout.offset, array.dtype(case))
         return made
 
     def inputs(self, case: Case, device: torch.device) -> Inputs:
@@ -219,10 +219,10 @@ class Reference:
         if case.distribution == UNREAD:
             poison_unread(self, {**drawn, **numbers}, drawn)
         made: Inputs = {
-            each.name: place_tensor(
-                drawn[each.name], each.dtype(case), case.layout.of(each.name), each.letters
+            array.name: place_tensor(
+                drawn[array.name], array.dtype(case), case.layout.of(array.name), array.letters
             )
-            for each in self.signature.arrays
+            for array in self.signature.arrays
         }
         made.update(numbers)
         return made
@@ -448,7 +448,7 @@ class Reference:
         """Every input read once, every output written once."""
         arrays = (*self.signature.arrays, *self.signature.outputs)
         sizes = dict(case.sizes)
-        forms = (OutputForm(each.shape(sizes), each.dtype(case)) for each in arrays)
+        forms = (OutputForm(array.shape(sizes), array.dtype(case)) for array in arrays)
         return sum(form.nbytes for form in forms)
 
     def signs(self, case: Case, seed: int) -> Flips:
@@ -468,7 +468,7 @@ class Reference:
             self.flops(case)
 
     def _dtypes(self, case: Case) -> tuple[torch.dtype, ...]:
-        return tuple(each.dtype(case) for each in self.signature.outputs)
+        return tuple(output.dtype(case) for output in self.signature.outputs)
 
     def _named(self, values: tuple[Tensor, ...]) -> Outputs:
         pairs = zip(self.signature.outputs, values, strict=True)
@@ -590,7 +590,7 @@ def small_sizes(reference: Reference) -> dict[str, int]:
         made[name] = next((value for value in values if value not in made.values()), values[0])
     if reference.problem(made) is None:
         return made
-    known = ({value for of in each.levels.values() for value in of} for each in sizes.values())
+    known = ({value for of in size.levels.values() for value in of} for size in sizes.values())
     drawn = (dict(zip(sizes, each, strict=True)) for each in product(*map(sorted, known)))
     return next((each for each in drawn if reference.problem(each) is None), made)
 
@@ -646,7 +646,7 @@ def _symmetries(reference: Reference) -> tuple[symmetries.Symmetry, ...]:
     def draw(sizes: Mapping[str, int], seed: int) -> dict[str, Tensor]:
         case = replace(case_of(reference.name, sizes, _SINGLE, "ci"), seed=seed)
         drawn = reference.inputs(case, torch.device("cpu"))
-        tensors = {each.name: required(drawn, each.name) for each in signature.arrays}
+        tensors = {array.name: required(drawn, array.name) for array in signature.arrays}
         return {
             name: each.double() if each.is_floating_point() else each
             for name, each in tensors.items()
@@ -739,14 +739,14 @@ class ReferenceOp(Op):
                 "place, and has no gradients; write an op without updates for them"
             )
         wanted = of or tuple(each.name for each in signature.real)
-        given = tuple(replace(each, name=f"d{each.name}") for each in signature.outputs)
-        known = {each.name: each for each in signature.arrays}
+        given = tuple(replace(output, name=f"d{output.name}") for output in signature.outputs)
+        known = {array.name: array for array in signature.arrays}
         if not set(wanted) <= known.keys():
             raise OpError(
                 f"{place_of(mine.written)}: backward of {', '.join(wanted)}: no arguments"
             )
         made = tuple(replace(known[each], name=f"d{each}") for each in wanted)
-        read = tuple(each for each in signature.arrays if each.name not in unread)
+        read = tuple(array for array in signature.arrays if array.name not in unread)
         function = partial(_gradients, mine.function, signature, wanted)
         update_wrapper(function, mine.written)  # whose lines are told
         return op_of_reference(
@@ -786,10 +786,10 @@ def _gradients(
 ) -> tuple[Tensor, ...]:
     """The gradients of `wanted`, of the outputs' gradients and the function's arguments."""
     others = {name: each for name, each in given.items() if name not in wanted}
-    weights = tuple(others.pop(f"d{each.name}") for each in signature.outputs)
-    missing = [each for each in signature.arrays if each.name not in given]
+    weights = tuple(others.pop(f"d{output.name}") for output in signature.outputs)
+    missing = [array for array in signature.arrays if array.name not in given]
     if missing:
-        present = [each for each in signature.arrays if each.name in given]
+        present = [array for array in signature.arrays if array.name in given]
         known = (
             *zip(signature.outputs, weights, strict=True),
             *((a, given[a.name]) for a in present),
@@ -813,8 +813,8 @@ def op_of_reference(reference: Reference) -> ReferenceOp:
     made = ReferenceOp(
         reference=reference,
         name=reference.name,
-        arguments=(*(each.name for each in signature.arrays), *signature.numbers),
-        outputs=tuple(each.name for each in signature.outputs),
+        arguments=(*(array.name for array in signature.arrays), *signature.numbers),
+        outputs=tuple(output.name for output in signature.outputs),
         options={
             number_word(name, value): f"the number {name} is {value:g}"
             for name, values in reference.numbers.items()
@@ -849,7 +849,9 @@ def op_of_reference(reference: Reference) -> ReferenceOp:
         products=reference.products,
         workloads=workloads_of(reference.name, sizes, reference.problem),
         widths=tuple(
-            dict.fromkeys(each.axes[-1] for each in matrices if isinstance(each.axes[-1], str))
+            dict.fromkeys(
+                matrix.axes[-1] for matrix in matrices if isinstance(matrix.axes[-1], str)
+            )
         ),
         statistics=frozenset(
             each.name
@@ -857,7 +859,7 @@ def op_of_reference(reference: Reference) -> ReferenceOp:
             if each.kind == torch.float32 and len(each.axes) < rank
         ),
         nonzero=reference.nonzero,
-        case_from=partial(case_from, reference.name, signature, tuple(sizes)),
+        case_from=partial(case_from, reference.name, signature, tuple(sizes), reference.numbers),
     )
 
     @cache
@@ -1068,7 +1070,9 @@ def _compare_whole(
     function: Function, signature: Signature, said: Mapping[str, Sequence[str]]
 ) -> None:
     """Raise OpError where a word for whole numbers names something else."""
-    whole = {each.name for each in signature.arrays if not each.is_real and each.kind != torch.bool}
+    whole = {
+        array.name for array in signature.arrays if not array.is_real and array.kind != torch.bool
+    }
     for what, names in said.items():
         for name in names:
             if name not in whole:
@@ -1082,7 +1086,7 @@ def _compare_drawn(
     function: Function, signature: Signature, own: Mapping[str, Callable[[Tensor], Tensor]]
 ) -> None:
     """Raise OpError where `distributions` names no argument, or has no function for it."""
-    names = [each.name for each in signature.arrays]
+    names = [array.name for array in signature.arrays]
     for name, made in own.items():
         if name not in names:
             raise OpError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -14,17 +14,25 @@ from kernel_workbench.oracles.cases.arguments import (
     dtype_of,
     tensor_of,
 )
+from kernel_workbench.oracles.cases.factors import number_word
 from kernel_workbench.oracles.op import CONTIGUOUS, ArgumentsError, Case, Inputs
 from kernel_workbench.oracles.reference.signature import Array, Extent, Signature
 
 
-def case_from(op: str, signature: Signature, names: Iterable[str], arguments: Inputs) -> Case:
-    """Return the case that has the arguments' sizes and dtypes.
+def case_from(
+    op: str,
+    signature: Signature,
+    names: Iterable[str],
+    numbers: Mapping[str, Iterable[float]],
+    arguments: Inputs,
+) -> Case:
+    """Return the case that has the arguments' sizes, dtypes and numbers.
 
     Args:
         op: the name of the op.
         signature: what the reference's annotations say.
         names: of the op's sizes, in the order of a case's id.
+        numbers: the values for which a case has an option, by the number's name.
         arguments: of a kernel, by name; numbers with a default may be left out.
 
     Raises:
@@ -45,6 +53,12 @@ def case_from(op: str, signature: Signature, names: Iterable[str], arguments: In
         dtype=dtype,
         weight_dtype=_dtype(op, arrays, tensors, "weight") or dtype,
         layout=CONTIGUOUS,
+        options=frozenset(
+            number_word(name, value)
+            for name, values in numbers.items()
+            for value in values
+            if arguments.get(name) == value
+        ),
     )
     for array in arrays:
         if array.is_real or array.kind == torch.bool:

@@ -37,7 +37,7 @@ from kernel_workbench.oracles.reference.signature import Array, Signature
 from kernel_workbench.oracles.reference.whole_numbers import UNREAD
 
 Dtypes = tuple[torch.dtype, torch.dtype]
-_SAME: tuple[Dtypes, ...] = tuple((each, each) for each in DTYPES)
+_SAME: tuple[Dtypes, ...] = tuple((dtype, dtype) for dtype in DTYPES)
 _MIXED: tuple[Dtypes, ...] = ((torch.float16, torch.float32), (torch.bfloat16, torch.float32))
 _MOST_BYTES = 2**20  # of a small case: what a core judges in some tens of milliseconds
 _SHAPES = 3  # of a level: as many values of a size take turns
@@ -87,7 +87,7 @@ def distributions_of(signature: Signature, gradients: tuple[str, ...]) -> dict[s
         for each in values.some(names):
             each.mul_(2.5e4).clamp_(-6e4, 6e4)
 
-    found = {
+    result = {
         "normal": known.normal,
         "uniform": known.uniform(names),
         "times3": known.scaled(names, 3),
@@ -107,18 +107,18 @@ def distributions_of(signature: Signature, gradients: tuple[str, ...]) -> dict[s
         NEEDLES: known.needles(names),
     }
     if gradients:
-        found["large_gradients"] = known.large(" ".join(gradients))
+        result["large_gradients"] = known.large(" ".join(gradients))
     if weights:
-        found["far_weights"] = known.far_weights(weights)
+        result["far_weights"] = known.far_weights(weights)
     for place, array in enumerate(each for each in real if each.axes):
         last = "" if array.name == first else f"_{array.name}"
-        found[f"nan{last}"] = known.one(array.name, place + 1, math.nan)
-        found[f"inf{last}"] = known.one(array.name, -1 - place, math.inf)
+        result[f"nan{last}"] = known.one(array.name, place + 1, math.nan)
+        result[f"inf{last}"] = known.one(array.name, -1 - place, math.inf)
         if array.name in matrices and array.name not in gradients:
-            found[f"minus_inf{last}"] = known.minus_inf(array.name)
+            result[f"minus_inf{last}"] = known.minus_inf(array.name)
     if matrices and vectors and not weights:
-        found["minus_inf_rows"] = known.minus_inf_rows(vectors)
-    return found
+        result["minus_inf_rows"] = known.minus_inf_rows(vectors)
+    return result
 
 
 def _kinds_of(names: Iterable[str]) -> dict[str, list[str]]:
@@ -282,7 +282,7 @@ def allowed_of(
 
 
 def _has_weight(signature: Signature) -> bool:
-    return any(each.kind == "weight" for each in signature.arrays)
+    return any(array.kind == "weight" for array in signature.arrays)
 
 
 def cases_of(op: Op, sizes: Mapping[str, Sizes]) -> tuple[Case, ...]:
@@ -304,7 +304,7 @@ def _possible(op: Op, cases: Iterator[Case]) -> Iterator[Case]:
 def _none_of(op: Op, sizes: Mapping[str, Sizes], name: str, tier: Tier) -> Iterator[Case]:
     """Nothing along one size, where that can be: outputs are empty, or sums of nothing."""
     if not sizes[name].least:
-        values = {each: 0 if each == name else sizes[each].plain for each in sizes}
+        values = {size: 0 if size == name else sizes[size].plain for size in sizes}
         for pair in _dtypes(op):
             yield case_of(op.name, values, pair, tier)
 
@@ -357,7 +357,9 @@ class _Covering(Coverage):
         assert self.op.allowed is not None
         self._find_bases()
         if not self._bases:  # one size alone isn't small where another must not be larger
-            every = (chain.from_iterable(each.levels.values()) for each in self.op.allowed.factors)
+            every = (
+                chain.from_iterable(factor.levels.values()) for factor in self.op.allowed.factors
+            )
             smallest = (min(parts, key=lambda each: sum(each.sizes.values())) for parts in every)
             self._bases.append([Part(), *smallest])
         self.possible = self.wanted.copy()
@@ -455,9 +457,9 @@ def _few_sizes(factor: Factor) -> Factor:
     """Return the factor with few values of a size for each level, above 1 where there are such."""
 
     def few(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-        if not any(each.sizes for each in parts):
+        if not any(part.sizes for part in parts):
             return parts
-        above = tuple(each for each in parts if max(each.sizes.values()) > 1)
+        above = tuple(part for part in parts if max(part.sizes.values()) > 1)
         return (above or parts)[:_SHAPES]
 
     return replace(factor, levels={name: few(each) for name, each in factor.levels.items()})
@@ -477,7 +479,7 @@ def _large(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     Odd ones are of each distribution and of each layout, as dtypes come round.
     """
     assert op.allowed is not None
-    most = max((len(each.large) for each in sizes.values()), default=1)
+    most = max((len(size.large) for size in sizes.values()), default=1)
     for turn in range(most):
         for first in range(most):
             values = {

@@ -41,7 +41,7 @@ class _Watch(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.function, self.inside = function, inside
         # Whole numbers that follow from those given, which branches may go by.
-        self.whole = {id(each): each for each in inputs.values() if _is_whole(each)}
+        self.whole = {id(input_): input_ for input_ in inputs.values() if _is_whole(input_)}
         self.names = {
             each.untyped_storage().data_ptr(): name
             for name, each in inputs.items()
@@ -53,7 +53,7 @@ class _Watch(TorchDispatchMode):
             self._refuse(
                 f"it draws random numbers ({self._called(func)}); pass them as an argument"
             )
-        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         is_whole = bool(given) and all(id(each) in self.whole for each in given)
         if torch.Tag.data_dependent_output in func.tags and not is_whole:
             self._refuse(
@@ -71,10 +71,10 @@ class _Watch(TorchDispatchMode):
                 name = self.names.get(passed.untyped_storage().data_ptr())
                 if name is not None:
                     self._refuse(f"it changes its argument {name}; compute a new tensor")
-        made = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if is_whole:
-            self.whole |= {id(each): each for each in tree_leaves(made) if _is_whole(each)}
-        return made
+            self.whole |= {id(leaf): leaf for leaf in tree_leaves(result) if _is_whole(leaf)}
+        return result
 
     def _called(self, operation: object) -> object:
         """Name what the reference called that made an operation."""
@@ -113,7 +113,7 @@ def _line(function: Function, frames: traceback.StackSummary) -> str:
     """`file:line` of the last frame in the reference's file, else of the reference."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     file = None if code is None else code.co_filename
-    lines = [each.lineno for each in frames if each.filename == file]
+    lines = [frame.lineno for frame in frames if frame.filename == file]
     return f"{file}:{lines[-1]}" if lines else place_of(function)
 
 

@@ -42,19 +42,19 @@ class Counter(TorchDispatchMode):
         self._formulas = _formulas()
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         packet = func.overloadpacket
         self.operations += 1
         self.logarithms |= packet.__name__ in _LOGARITHMS
         if packet in self._formulas:
-            self.flops += self._formulas[packet](*args, **(kwargs or {}), out_val=made)
+            self.flops += self._formulas[packet](*args, **(kwargs or {}), out_val=result)
             self.products = True
         elif packet.__name__ not in _COPIES and not _is_view(func):
-            given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-            returned = [each for each in tree_leaves(made) if isinstance(each, Tensor)]
+            given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            returned = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
             if given:
                 self.flops += max(each.numel() for each in (*given, *returned))
-        return made
+        return result
 
 
 def _is_view(func: Any) -> bool:

@@ -134,15 +134,15 @@ def read_definition(path: Path, workloads: Sequence[Path] = ()) -> ReferenceOp:
     calls kernels asks `unsaid` first. Raises OpError, with the file and the field.
     """
     read = _parsed(_Definition, _text(path), str(path))
-    lines = [each for file in workloads for each in _lines(file, read.name)]
+    lines = [line for file in workloads for line in _lines(file, read.name)]
     if workloads and not lines:
         raise OpError(f"{workloads[0]}: no line is a workload of {read.name}")
     definition = _Meaning.of(
-        read, path, frozenset(name for each in lines for name in each.workload.inputs)
+        read, path, frozenset(name for line in lines for name in line.workload.inputs)
     )
     numbers = definition.numbers(lines)
     stored: dict[Draw, dict[str, _Stored]] = {}
-    cases = tuple({each.id(): each for each in definition.cases(lines, stored)}.values())
+    cases = tuple({case.id(): case for case in definition.cases(lines, stored)}.values())
     made = op_of_reference(replace(definition.reference(numbers), stored=stored))
     for (sizes, _), named in stored.items():
         _check_whole(made.reference, dict(sizes), named)
@@ -164,7 +164,7 @@ def unsaid(op: ReferenceOp) -> str | None:
 
 
 def _cases(op: ReferenceOp, workloads: tuple[Case, ...]) -> tuple[Case, ...]:
-    known = {each.id() for each in workloads}
+    known = {workload.id() for workload in workloads}
     generated = cases_of(op, op.reference.sizes)
     return (*workloads, *(each for each in generated if each.id() not in known))
 
@@ -205,10 +205,10 @@ def _stored(line: _Place, given: _Safetensors, array: Array, case: Case) -> _Sto
     Raises OpError where they can't be read, or aren't such a tensor.
     """
     where = f"{line.where}: inputs.{array.name}"
-    paths = (each / given.path for each in line.file.absolute().parents)
-    found = _Stored(next(filter(Path.is_file, paths), Path(given.path)), given.tensor_key)
+    paths = (parent / given.path for parent in line.file.absolute().parents)
+    result = _Stored(next(filter(Path.is_file, paths), Path(given.path)), given.tensor_key)
     try:
-        values = found()
+        values = result()
     except ImportError as error:
         raise OpError(f"{where}: {given.path} is read by safetensors; install it") from error
     except Exception as error:  # its own error has no base but this
@@ -226,7 +226,7 @@ def _stored(line: _Place, given: _Safetensors, array: Array, case: Case) -> _Sto
         raise OpError(
             f"{where}: {given.path} holds {held[0]} {held[1]}, not {wanted[0]} {wanted[1]}"
         )
-    return found
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,9 +283,9 @@ class _Meaning:
             read=read,
             run=run,
             signature=Signature(
-                tuple(array(*each) for each in real.items()),
+                tuple(array(*item) for item in real.items()),
                 _defaults(read, run),
-                tuple(array(*each) for each in read.outputs.items()),
+                tuple(array(*item) for item in read.outputs.items()),
             ),
             axes=axes,
             sizes=_sizes([name for name in axes if axes[name] == name]),
@@ -295,26 +295,26 @@ class _Meaning:
 
     def numbers(self, lines: Sequence[_Place]) -> dict[str, float]:
         """The scalars' values. Raises OpError where two lines say two."""
-        made = {
+        result = {
             name: value
             for name, value in self.signature.numbers.items()
             if isinstance(value, int | float)
         }
         said: dict[str, str] = {}
-        for each in lines:
-            for name, value in tuple(made.items()):
-                given = each.workload.inputs.get(name)
+        for line in lines:
+            for name, value in tuple(result.items()):
+                given = line.workload.inputs.get(name)
                 if not isinstance(given, _Scalar):
                     continue
-                earlier = made.get(name, value)
+                earlier = result.get(name, value)
                 if name in said and given.value != earlier:
                     raise OpError(
-                        f"{each.where}: inputs.{name}: {given.value}, and {earlier} in "
+                        f"{line.where}: inputs.{name}: {given.value}, and {earlier} in "
                         f"{said[name]}; an op has one value of it, so put them into files that "
                         "runs of their own name"
                     )
-                made[name], said[name] = given.value, each.where
-        return made
+                result[name], said[name] = given.value, line.where
+        return result
 
     def reference(self, numbers: Mapping[str, float]) -> Reference:
         """Return the reference of an op with these values of its scalars."""
@@ -342,36 +342,36 @@ class _Meaning:
 
     def _pointers(self) -> dict[str, Axis]:
         """Of each argument that a constraint says to end at an axis, as `n == p[-1]`, that axis."""
-        vectors = {each.name for each in self.signature.arrays if len(each.axes) == 1}
-        found = {}
+        vectors = {array.name for array in self.signature.arrays if len(array.axes) == 1}
+        result = {}
         for each in filter(None, map(_POINTERS.fullmatch, self.read.constraints or ())):
             axis, name = each.groups()
             if axis not in self.axes or name not in vectors:
                 told = f"{self.path}: constraints: {each[0]!r}"
                 raise OpError(f"{told}: {axis} must be an axis, and {name} an input of one axis")
-            found[name] = self.axes[axis]
-        return found
+            result[name] = self.axes[axis]
+        return result
 
     def cases(
         self, lines: Sequence[_Place], stored: dict[Draw, dict[str, _Stored]]
     ) -> Iterator[Case]:
         """A case of each line; the tensors that it names go into `stored`. Raises OpError."""
-        for each in lines:
-            self._check(each)
-            axes = each.workload.axes
+        for line in lines:
+            self._check(line)
+            axes = line.workload.axes
             sizes = {name: axes[name] for name in self.sizes}
             wrong = self._broken({**sizes, **axes})
             if wrong is not None:
-                raise OpError(f"{each.where}: axes: {wrong}")
+                raise OpError(f"{line.where}: axes: {wrong}")
             case = case_of(self.read.name, sizes, self.dtypes, "ci")
             named = {
-                array.name: _stored(each, given, array, case)
+                array.name: _stored(line, given, array, case)
                 for array in self.signature.arrays
-                if isinstance(given := each.workload.inputs[array.name], _Safetensors)
+                if isinstance(given := line.workload.inputs[array.name], _Safetensors)
             }
             while stored.setdefault((case.sizes, case.seed), named) != named:
                 case = replace(case, seed=case.seed + 1)  # other values, of these sizes
-            yield replace(case, why=f"workload {each.workload.uuid or each.where}")
+            yield replace(case, why=f"workload {line.workload.uuid or line.where}")
 
     def _check(self, line: _Place) -> None:
         for name in self.sizes:
@@ -463,7 +463,7 @@ def _fulfilling(
     text: str, free: set[str], constants: Mapping[str, int], read: _Definition
 ) -> dict[str, int]:
     """The length of an axis that no input has, which a constraint on constants leaves one for."""
-    taken = {axis for each in read.inputs.values() for axis in each.shape or ()}
+    taken = {axis for input_ in read.inputs.values() for axis in input_.shape or ()}
     name, *others = [*free, ""]
     if others != [""] or name in taken or not isinstance(read.axes[name], _Var):
         return {}
@@ -511,16 +511,16 @@ def _labels(reference: Reference, path: Path) -> dict[str, Axis]:
 
     Each is tried alone, on sizes that differ, the others being 0. Raises OpError.
     """
-    arrays = [each for each in reference.signature.arrays if not each.is_real]
+    arrays = [array for array in reference.signature.arrays if not array.is_real]
     any_value = {torch.bool, *_BYTES.values()}
     unknown = [
-        each
-        for each in arrays
-        if each.kind not in any_value and each.name not in reference.pointers
+        array
+        for array in arrays
+        if array.kind not in any_value and array.name not in reference.pointers
     ]
     if not unknown:
         return {}
-    every = [axis for each in reference.signature.arrays for axis in each.axes]
+    every = [axis for array in reference.signature.arrays for axis in array.axes]
     apart = [each for each in range(2, 24) if each not in every]
     pairs = (each.axes[:2] for each in reference.signature.real if len(each.axes) > 2)
     joined = [  # pages and their size, of which a reference may make one axis
@@ -529,7 +529,10 @@ def _labels(reference: Reference, path: Path) -> dict[str, Axis]:
         if not isinstance(one, Extent) and not isinstance(other, Extent) and 1 not in (one, other)
     ]
     names = list(reference.sizes)
-    drawn = (dict(zip(names, each, strict=True)) for each in permutations(apart, len(names)))
+    drawn = (
+        dict(zip(names, permutation, strict=True))
+        for permutation in permutations(apart, len(names))
+    )
 
     def tells(sizes: Mapping[str, int]) -> bool:
         lengths = {length(axis, sizes) for axis in every}
@@ -557,7 +560,7 @@ def _labels(reference: Reference, path: Path) -> dict[str, Axis]:
             return False
         return True
 
-    found = {}
+    result = {}
     for each in unknown:
         # Of axes of one length a size is meant, not what follows from it.
         named = [*joined, *sorted(every, key=lambda axis: isinstance(axis, str))]
@@ -570,8 +573,8 @@ def _labels(reference: Reference, path: Path) -> dict[str, Axis]:
                 "says which values of it are valid: the first that the reference fails on is no "
                 "axis's length; write an op of your own (docs/how-to/own-op.md)"
             )
-        found[each.name] = lengths[end]
-    return found
+        result[each.name] = lengths[end]
+    return result
 
 
 def _run(

@@ -80,7 +80,7 @@ class Array:
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """Its shape, of a case with these sizes."""
-        return tuple(length(each, sizes) for each in self.axes)
+        return tuple(length(axis, sizes) for axis in self.axes)
 
     def dtype(self, case: Case) -> torch.dtype:
         """Its dtype, in a case."""
@@ -140,7 +140,7 @@ class Signature:
     @property
     def real(self) -> tuple[Array, ...]:
         """The arguments that hold floating-point numbers."""
-        return tuple(each for each in self.arrays if each.is_real)
+        return tuple(array for array in self.arrays if array.is_real)
 
     @classmethod
     def of(

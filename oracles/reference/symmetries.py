@@ -56,10 +56,10 @@ def symmetries(
         for sizes, tensors, before in trials:
             signs = Signs("symmetries", axis)(1 if axis is None else sizes[axis])
             changed = {
-                each.name: _flipped(tensors[each.name], each, axis, signs)
-                if each.name in subset
-                else tensors[each.name]
-                for each in signature.arrays
+                array.name: _flipped(tensors[array.name], array, axis, signs)
+                if array.name in subset
+                else tensors[array.name]
+                for array in signature.arrays
             }
             outputs = _changed(signature.outputs, before, run(changed), axis, signs)
             if outputs is None or (turned is not None and outputs != turned):
@@ -84,7 +84,7 @@ def _candidates(
     real = [array for array in signature.real if not array.fixed]
     for count in range(1, len(real) + 1):
         used = {each for array in real for each in array.axes if isinstance(each, str)}
-        axes = [each for each in sizes if each in used]
+        axes = [size for size in sizes if size in used]
         for axis in (None, *axes):
             having = [each.name for each in real if axis is None or each.axes.count(axis) == 1]
             for subset in combinations(having, count):
@@ -93,10 +93,10 @@ def _candidates(
 
 def _follows(found: Iterator[frozenset[str]]) -> set[frozenset[str]]:
     """What several symmetries along one axis come to together."""
-    made: set[frozenset[str]] = set()
+    result: set[frozenset[str]] = set()
     for each in found:
-        made |= {each, *(each ^ other for other in made)}
-    return made
+        result |= {each, *(each ^ other for other in result)}
+    return result
 
 
 def _factor(array: Array, axis: str | None, signs: Tensor) -> Tensor:
@@ -129,17 +129,17 @@ def _changed(
 
 def flips(found: tuple[Symmetry, ...], signature: Signature, case: Case, seed: int) -> Flips:
     """Signs of a case, drawn from the seed: every output that can change signs does somewhere."""
-    arrays = {each.name: each for each in (*signature.arrays, *signature.outputs)}
+    arrays = {array.name: array for array in (*signature.arrays, *signature.outputs)}
     usable = [
         each
         for each in found
         if not any(_is_expanded(arrays[name], case, each.axis) for name in each.arguments)
     ]
     for attempt in range(_ATTEMPTS):
-        made = _drawn(usable, arrays, dict(case.sizes), Signs("signs", seed, attempt))
-        if all(map(_changes, made.of_outputs.values())):
+        result = _drawn(usable, arrays, dict(case.sizes), Signs("signs", seed, attempt))
+        if all(map(_changes, result.of_outputs.values())):
             break
-    return made
+    return result
 
 
 def _drawn(

@@ -29,9 +29,9 @@ _FEW = 2  # numbers that are drawn from, so that some come twice
 def gathered(arrays: tuple[Array, ...], axes: frozenset[Axis]) -> tuple[Array, ...]:
     """Return the arrays whose slots along one of the axes an index may name."""
     return tuple(
-        each
-        for each in arrays
-        if each.is_real and any(axis in axes for axis in each.axes[: max(1, len(each.axes) - 1)])
+        array
+        for array in arrays
+        if array.is_real and any(axis in axes for axis in array.axes[: max(1, len(array.axes) - 1)])
     )
 
 
@@ -94,9 +94,9 @@ def overwriting(reference: Reference) -> frozenset[str]:
 
 @cache
 def _overwriting(reference: Reference) -> frozenset[str]:
-    arrays = [each for each in reference.signature.arrays if not each.is_real]
+    arrays = [array for array in reference.signature.arrays if not array.is_real]
     known = reference.distinct.keys() | reference.pointers.keys() | reference.rising
-    asked = [each for each in arrays if each.kind != torch.bool and each.name not in known]
+    asked = [array for array in arrays if array.kind != torch.bool and array.name not in known]
     if not asked:
         return frozenset()
     labels = reference.labels()
@@ -104,7 +104,7 @@ def _overwriting(reference: Reference) -> frozenset[str]:
         each for each in asked if each.name in labels
     ]  # other numbers, as bytes, place nothing
     return frozenset(
-        each.name for each in places if _overwrites(reference, each, labels[each.name])
+        place.name for place in places if _overwrites(reference, place, labels[place.name])
     )
 
 

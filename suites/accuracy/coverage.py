@@ -46,7 +46,7 @@ def coverage_rows(
         case = case_named(op, row.case.id)
         if case is not None and row.status != "refused":
             coverage.add(case)
-    names = [each.name for each in op.allowed.factors]
+    names = [factor.name for factor in op.allowed.factors]
     of_factor = {
         name: [place for place, each in enumerate(coverage.names) if each[0] == name]
         for name in names

@@ -273,10 +273,10 @@ class Findings:
     @classmethod
     def of(cls, output: Output) -> Findings:
         """All that is to know of an output and its repetition."""
-        found = cls(output, [_NONE] * _KINDS)
+        result = cls(output, [_NONE] * _KINDS)
         for chunk in output.chunks():
-            found.add(chunk)
-        return found
+            result.add(chunk)
+        return result
 
     def add(self, chunk: _Chunk) -> None:
         """Add what a chunk shows, of the second call too where that left other numbers."""

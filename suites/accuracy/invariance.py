@@ -57,7 +57,7 @@ def examine(
     serves: Callable[[Case], bool] = lambda _: True,
 ) -> Invariance:
     """What the case says of a kernel that has passed it; arguments as in `relations.examine`."""
-    found = Invariance()
+    result = Invariance()
     plain = case.distribution in _PLAIN
     related = () if kernel.op.relations is None else kernel.op.relations(case)
     declared = kernel.numerics
@@ -71,7 +71,7 @@ def examine(
             if expected and serves(each.case):
                 made = call(each.case, each.change(inputs), PLAIN)
                 reason = _difference(each.name, made, expected)
-                found.add("batch-invariant", reason, promise)
+                result.add("batch-invariant", reason, promise)
                 if reason is not None:
                     break
     promise = _promise(kernel, "device_independent")
@@ -81,8 +81,8 @@ def examine(
         made = call(case, inputs, How(multiprocessors=TOLD_MULTIPROCESSORS))
         if made.asked or made.rule is not None:
             name = f"told of {TOLD_MULTIPROCESSORS} SMs"
-            found.add("device-independent", _difference(name, made, outputs), promise)
-    return found
+            result.add("device-independent", _difference(name, made, outputs), promise)
+    return result
 
 
 def _promise(kernel: Kernel, name: str) -> str | None:

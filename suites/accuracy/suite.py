@@ -192,7 +192,7 @@ class Accuracy(VerdictSuite):
             self.cases = self._quick_cases(kernels)
         if options.known:
             lines = Path(options.known).read_text().splitlines()
-            self.own_cases = tuple(case_of(json.loads(each)) for each in lines)
+            self.own_cases = tuple(case_of(json.loads(line)) for line in lines)
         elif not options.case and not options.cases and not options.quick:
             self.own_cases = self._own_cases(kernels)
         self.cases += self.own_cases
@@ -255,7 +255,7 @@ class Accuracy(VerdictSuite):
 
     def known(self) -> str:
         """The cases that were drawn, a JSON object a line."""
-        return "\n".join(json.dumps(spelled(each)) for each in self.own_cases)
+        return "\n".join(json.dumps(spelled(case)) for case in self.own_cases)
 
     def _is_asked(self, kernel: Kernel, case: Case) -> bool:
         """Whether the case is for the kernel; all but the generated ones of `ci` are.
@@ -298,7 +298,7 @@ class Accuracy(VerdictSuite):
             return [kernel]
         others = self.judge.runner.declared(kernel, case).configurations
         held = [
-            replace(kernel, configuration=each) for each in others if each in asked or not asked
+            replace(kernel, configuration=other) for other in others if other in asked or not asked
         ]
         return held if asked else [kernel, *held]
 
@@ -345,4 +345,4 @@ class Accuracy(VerdictSuite):
         """Where it is asked for: which pairs of levels met, of each kernel whose failure counts."""
         if not self.options.coverage or self.options.shard:
             return iter(())
-        return self._coverage([each for each in self.kernels if self.judge.gates(each)], rows)
+        return self._coverage([kernel for kernel in self.kernels if self.judge.gates(kernel)], rows)

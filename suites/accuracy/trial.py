@@ -186,7 +186,7 @@ class Trial:
         found = invariance.examine(kernel, case, inputs, outputs, call, serves=serves)
         self.invariance = found.tried
         unrelated: Finding | None = None
-        failed = next((each for each in self.relations if not each.holds), None)
+        failed = next((relation for relation in self.relations if not relation.holds), None)
         if failed is not None:
             unrelated = "metamorphic relation", f"{failed.name}: {failed.reason}"
         return unrelated, None if found.broken is None else ("invariance", found.broken)
@@ -352,7 +352,7 @@ class Trial:
             calls.append(made)
         told = []
         if _keeps(calls):
-            least = min(each.kept_bytes or 0 for each in calls)
+            least = min(call.kept_bytes or 0 for call in calls)
             told.append(f"keeps {least:,} bytes more after each of {_MORE_CALLS} more calls")
         if _does_more(calls):
             told.append(
@@ -434,7 +434,7 @@ def _with_signs(case: Case, inputs: Inputs, number: int) -> Inputs:
 
 
 def _keeps(calls: list[Call]) -> bool:
-    return all((each.kept_bytes or 0) > 0 for each in calls)
+    return all((call.kept_bytes or 0) > 0 for call in calls)
 
 
 def _does_more(calls: list[Call]) -> bool:

@@ -216,7 +216,7 @@ def _unrepeated(name: str, found: Element) -> str:
 def _measured(found: Findings) -> OutputError:
     """The record's form of it."""
     worst, kinds = found.kinds[_DETERMINISTIC], found.kinds
-    shown = next((each for each in kinds[:_DETERMINISTIC] if each.exists), worst)
+    shown = next((kind for kind in kinds[:_DETERMINISTIC] if kind.exists), worst)
     probable = found.output.bound.probabilistic is not None
     used = max((place + 1 for place, count in enumerate(found.histogram) if count), default=0)
     return OutputError(

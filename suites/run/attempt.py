@@ -27,7 +27,7 @@ class KnownPairs:
 def known_pairs(file: str | None) -> KnownPairs:
     """What the file of --done says; nothing without one."""
     lines = [] if file is None else Path(file).read_text(encoding="utf-8").splitlines()
-    read = [json.loads(each) for each in lines]
+    read = [json.loads(line) for line in lines]
     named = [((each["kernel"], each["case"]), "crashed" in each) for each in read]
     return KnownPairs(
         frozenset(pair for pair, crashed in named if not crashed),

@@ -11,6 +11,6 @@ _HOMES = ("CUDA_HOME", "CUDA_PATH")
 
 def cuda_program(name: str) -> str | None:
     """The program's path: on PATH, or in CUDA's own folder; None where there is none."""
-    roots = [Path(os.environ[each]) for each in _HOMES if each in os.environ]
+    roots = [Path(os.environ[home]) for home in _HOMES if home in os.environ]
     places = [str(root / "bin") for root in (*roots, Path("/usr/local/cuda"))]
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(places))

@@ -23,9 +23,9 @@ from kernel_workbench.suites import ROOT
 
 # What the driver's library tells: fields of the environment that are named so there.
 _OF_NVML = tuple(
-    each.name
-    for each in dataclasses.fields(environment.Gpu)
-    if each.name in Environment.model_fields and each.name not in {"memory_bytes", "missing"}
+    field.name
+    for field in dataclasses.fields(environment.Gpu)
+    if field.name in Environment.model_fields and field.name not in {"memory_bytes", "missing"}
 )
 
 
@@ -41,13 +41,13 @@ def shortest(path: Path) -> str:
 
 def hashes_of(files: Iterable[Path]) -> dict[str, str]:
     """SHA-256 of each file that can be read, by its path."""
-    found = {shortest(each): environment.hash_of(each) for each in files}
+    found = {shortest(file): environment.hash_of(file) for file in files}
     return {path: told for path, told in found.items() if told is not None}
 
 
 def edited(files: Mapping[str, str]) -> list[str]:
     """A sentence for each file that isn't any more what its hash, by its path, is of."""
-    now = hashes_of(ROOT / each for each in files)
+    now = hashes_of(ROOT / file for file in files)
     return [
         f"{path} has changed while the run went on: rows may be of either; run again"
         for path, told in files.items()

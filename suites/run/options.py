@@ -78,22 +78,22 @@ class SuiteOptions(CommandLine):
         super().__init__(prog=prefix, usage=f"{prefix} [options]")
         self.suite = suite
         changed = {} if defaults else {"default": argparse.SUPPRESS}
-        for each in OPTIONS:
-            if suite in each.suites:
-                self.add_argument(*each.names, **(each.settings | changed))
+        for option in OPTIONS:
+            if suite in option.suites:
+                self.add_argument(*option.names, **(option.settings | changed))
 
     def typed(self, given: argparse.Namespace) -> set[str]:
         """The names of the options that say something else than what is so without them."""
         return {
             name
-            for each in self._actions
-            if getattr(given, each.dest, each.default) != each.default
-            for name in each.option_strings
+            for action in self._actions
+            if getattr(given, action.dest, action.default) != action.default
+            for name in action.option_strings
         }
 
     def unknown(self, name: str) -> str:
         """Say so where it is another suite's."""
-        suites = [suite for each in OPTIONS if name in each.names for suite in each.suites]
+        suites = [suite for option in OPTIONS if name in option.names for suite in option.suites]
         if not suites:
             return super().unknown(name)
         return (
@@ -135,11 +135,11 @@ class _OfBenchmark:
 
 def suite_of(arguments: Sequence[str], directory: Path) -> tuple[str, str] | None:
     """The argument that names a suite's folder, or a test in it, and the suite; None: none does."""
-    for each in arguments:
-        path = directory / each.partition("::")[0]
+    for argument in arguments:
+        path = directory / argument.partition("::")[0]
         for suite, folder in FOLDERS.items():
-            if not each.startswith("-") and path.is_relative_to(folder):
-                return each, suite
+            if not argument.startswith("-") and path.is_relative_to(folder):
+                return argument, suite
     return None
 
 
@@ -154,12 +154,12 @@ def check(suite: str, arguments: Sequence[str]) -> argparse.Namespace:
 
         pytest_addoption(_OfBenchmark(options))  # type: ignore[no-untyped-call]
     given, others = options.parse_known_args(arguments)
-    for each in others:
-        name = each.partition("=")[0]
+    for other in others:
+        name = other.partition("=")[0]
         if name.startswith("-"):
             options.error(options.unknown(name))
         options.error(
-            f"{quoted(each)}: {suite} takes no paths and no bare words; kernels of your own "
+            f"{quoted(other)}: {suite} takes no paths and no bare words; kernels of your own "
             f"come by --kernels=FILE, words of a row's name by -k"
         )
     options.hold(given)
@@ -193,7 +193,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     """
     config = pluginmanager.get_plugin("pytestconfig")
     assert isinstance(config, pytest.Config)
-    typed = [str(each) for each in config.invocation_params.args]
+    typed = [str(argument) for argument in config.invocation_params.args]
     suite = suite_of(typed, config.invocation_params.dir)
     name = ""
     if suite is not None:
@@ -204,7 +204,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     # unless it was left out.
     if suite:
         pluginmanager.set_blocked("lfplugin")
-    declared = {name for each in parser.getgroup("general").options for name in each.names()}
+    declared = {name for option in parser.getgroup("general").options for name in option.names()}
     group = parser.getgroup("workbench", "kernel-workbench")
     for each in OPTIONS:
         of_suite = name in each.suites if suite else "--device" in each.names

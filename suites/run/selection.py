@@ -69,7 +69,7 @@ def kernel_files(options: CommonOptions) -> tuple[Path, ...]:
     with refusing(KernelError):
         return tuple(
             dict.fromkeys(
-                resolved(Path(each), option) for option, files in named.items() for each in files
+                resolved(Path(file), option) for option, files in named.items() for file in files
             )
         )
 
@@ -108,9 +108,9 @@ def selected_kernels(
     ops, names = options.op, options.kernel
     with refusing(KernelError):
         from_files = load() if options.kernels or options.ops else ()
-        own = {(each.op.name, each.name): each for each in all_kernels()}
+        own = {(kernel.op.name, kernel.name): kernel for kernel in all_kernels()}
     _known("--op", ops, OPS)
-    registered = (own | {(each.op.name, each.name): each for each in from_files}).values()
+    registered = (own | {(file.op.name, file.name): file for file in from_files}).values()
     known = {each.name for each in registered}
     for each in all_absent():
         if each.name in names and each.name not in known:
@@ -164,16 +164,16 @@ def selected_cases(
     theirs = user_cases(options, device)
     known = {
         case.id(): case
-        for op in dict.fromkeys(each.op.name for each in kernels)
+        for op in dict.fromkeys(kernel.op.name for kernel in kernels)
         for case in _listed(op, theirs, listed_for)
     }
     wanted, seeds = options.case, options.seed
     listed = (
-        [_case(each, known, kernels) for each in dict.fromkeys(wanted)]
+        [_case(fromkey, known, kernels) for fromkey in dict.fromkeys(wanted)]
         if wanted
         else [case for case in known.values() if tier == "full" or case.tier == "ci"]
     )
-    of_op = Counter(each.op.name for each in kernels)
+    of_op = Counter(kernel.op.name for kernel in kernels)
     rows = len(seeds) * sum(of_op[case.op] for case in listed)
     if rows > _MOST_ROWS:
         raise pytest.UsageError(
@@ -210,7 +210,7 @@ def _case(name: str, known: dict[str, Case], kernels: Sequence[Kernel]) -> Case:
     seed = _SEED.search(name)
     if seed is not None and (base := _unseeded(name, known.values())) is not None:
         return replace(base, seed=int(seed.group(1)))
-    own = sorted({each.op.name for each in kernels})
+    own = sorted({kernel.op.name for kernel in kernels})
     for op in OPS:
         drawn = case_named(OPS[op], name)
         if op in own and drawn is not None:
@@ -279,12 +279,12 @@ def _in_served_dtypes(
 def alike_together(kernels: Iterable[Kernel]) -> list[Kernel]:
     """The kernels, those that have the same bounds in a row: of a large case one set is kept."""
     groups: dict[Numerics, list[Kernel]] = {}
-    for each in kernels:
-        groups.setdefault(each.numerics.of_bounds, []).append(each)
+    for kernel in kernels:
+        groups.setdefault(kernel.numerics.of_bounds, []).append(kernel)
     return [each for alike in groups.values() for each in alike]
 
 
 def of_ops_of_ours(kernels: Sequence[Kernel]) -> list[Kernel]:
     """Those of ops that not peers alone compute: what is measured where nobody names one."""
-    ops = {each.op.name for each in kernels if each.origin != "baseline"}
-    return [each for each in kernels if each.op.name in ops]
+    ops = {kernel.op.name for kernel in kernels if kernel.origin != "baseline"}
+    return [kernel for kernel in kernels if kernel.op.name in ops]

@@ -212,7 +212,7 @@ class Session(Generic[PairRow]):
             for each in self.suite.kernels:
                 print(f"  {each.op.name} {each.name}", file=output)
             return
-        served = [each for each in pairs if self.suite.refusal(*each) is None]
+        served = [pair for pair in pairs if self.suite.refusal(*pair) is None]
         kernels = Counter(f"{kernel.op.name} {kernel.name}" for kernel, _ in served)
         cases = Counter(case.id() for _, case in served)
         print(
@@ -238,7 +238,7 @@ class Session(Generic[PairRow]):
         )
         with refusing(KernelError):
             kernels = tuple(
-                kernel_info(each, suite.sm, named=options.kernel) for each in suite.kernels
+                kernel_info(kernel, suite.sm, named=options.kernel) for kernel in suite.kernels
             )
         header: dict[str, Any] = {
             "suite": suite.name,
@@ -468,9 +468,9 @@ class Session(Generic[PairRow]):
         if not self.record.is_whole and self.suite.share is None and resumes:
             text = f"\nTo go on with it: {self._again(self.record.path)}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
-        for each in self.errors:
+        for error in self.errors:
             console.print("\nThe suite itself failed, which is no verdict on the kernel:")
-            console.print(each, markup=False, highlight=False)
+            console.print(error, markup=False, highlight=False)
 
     def _close(
         self, record: RunRecord[PairRow], stopped: str | None, *, suite_failed: bool

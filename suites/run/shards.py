@@ -101,7 +101,9 @@ def share_of(cases: Sequence[Case], number: int, count: int, device: str) -> fro
             families.setdefault(_family(case, device), []).append(case)
     loads = [0.0] * count
     mine: set[str] = set()
-    weighed = [(sum(weight_of(case, device) for case in each), each) for each in families.values()]
+    weighed = [
+        (sum(weight_of(case, device) for case in family), family) for family in families.values()
+    ]
     if device == "cpu":  # a graph is made in a second: no process waits for another's
         most = sum(weight for weight, _ in weighed) / (_FAMILIES * count)
         large = [case for weight, each in weighed if weight > most for case in each]
@@ -242,14 +244,14 @@ class Shards:
         return _Process(number, own, process)
 
     def _written(self, failures: dict[int, int]) -> Iterable[AccuracyRow | FindRow]:
-        for each in self._processes:
-            for row in each.rows():
-                failures[each.number] += isinstance(row, FindRow) or row.status == "failed"
+        for process in self._processes:
+            for row in process.rows():
+                failures[process.number] += isinstance(row, FindRow) or row.status == "failed"
                 yield row
 
     def _stop(self) -> None:
         """End what still runs, at once: its rows are taken, and its own record is temporary."""
-        for each in self._processes:
-            if each.process.poll() is None:
-                each.process.kill()
-                each.process.wait()
+        for process in self._processes:
+            if process.process.poll() is None:
+                process.process.kill()
+                process.process.wait()

@@ -80,7 +80,7 @@ def user_cases(options: JudgedOptions, device: torch.device) -> tuple[Case, ...]
 
 
 def _files(options: JudgedOptions) -> tuple[Path, ...]:
-    return tuple(dict.fromkeys(Path(each) for each in options.cases))
+    return tuple(dict.fromkeys(Path(case) for case in options.cases))
 
 
 def read_cases(files: Sequence[Path], most_bytes: int) -> tuple[Case, ...]:
@@ -137,7 +137,7 @@ def _finds(file: Path) -> list[Case] | None:
             f"--cases {shown(file)}: a record in which nothing was found; give one of search that "
             "found something, or a file of JSON lines"
         )
-    named = (case_named(OPS[each.op], each.case.id) for each in finds if each.op in OPS)
+    named = (case_named(OPS[find.op], find.case.id) for find in finds if find.op in OPS)
     return [replace(case, why="found by a search") for case in named if case is not None]
 
 
@@ -231,12 +231,12 @@ def _parsed(line: bytes) -> _Line:
 
 
 def _once(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    result = dict(pairs)
+    if len(result) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise CasesError(f"{_quoted(twice)} is there twice; leave one of them out")
-    return made
+    return result
 
 
 def _mistake(kind: str, place: tuple[int | str, ...], error: object) -> str:
@@ -267,12 +267,12 @@ def _sizes(said: _Line, allowed: Allowed) -> tuple[tuple[str, int], ...]:
 
 
 def _options(said: _Line, op: Op) -> None:
-    for each in said.options:
-        if each not in op.options:
-            known = hint(each, op.options) if op.options else "it has none"
-            raise CasesError(f"{op.name} has no option {_quoted(each)}; {known}")
-        if said.options.count(each) > 1:
-            raise CasesError(f"the option {each} is there twice; leave one of them out")
+    for option in said.options:
+        if option not in op.options:
+            known = hint(option, op.options) if op.options else "it has none"
+            raise CasesError(f"{op.name} has no option {_quoted(option)}; {known}")
+        if said.options.count(option) > 1:
+            raise CasesError(f"the option {option} is there twice; leave one of them out")
 
 
 def _near(word: str, names: Iterable[str]) -> str:
