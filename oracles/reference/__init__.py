@@ -389,6 +389,10 @@ class Reference:
                 replace(bound, or_nan=_either(bound.or_nan, _along(array, self.spreads, parts)))
                 for array, bound in zip(self.signature.outputs, found, strict=True)
             )
+        found = tuple(
+            replace(bound, or_nan=_either(bound.or_nan, _beside_parameters(self, array, inputs)))
+            for array, bound in zip(self.signature.outputs, found, strict=True)
+        )
         return {each.name: one for each, one in zip(self.signature.outputs, found, strict=True)}
 
     def _bounds(self, case: Case, inputs: Inputs, numerics: Numerics) -> tuple[Bound, ...]:
@@ -575,6 +579,35 @@ def _along(array: Array, size: str | None, parts: Tensor) -> Tensor | None:
     if array.axes.count(size or "") != 1:
         return None
     return parts.view([-1 if axis == size else 1 for axis in array.axes])
+
+
+def _beside_parameters(reference: Reference, output: Array, inputs: Inputs) -> Tensor | None:
+    """Return where NaN of a parameter may reach an output, since kernels multiply it by padding.
+
+    A kernel often puts 0 where a row is missing, and multiplies it by a weight: 0 times infinity
+    is NaN, where a reference that slices has a number. NaN is right only where the output has the
+    coordinates of the number that isn't finite. A parameter has no axis of the first argument's
+    rows.
+
+    Returns:
+        Truth values in a shape that broadcasts to the output, or None.
+    """
+    first, *others = reference.signature.real or (output,)
+    mask: Tensor | None = None
+    for array in others:
+        shared = [axis for axis in array.axes if axis in output.axes and isinstance(axis, str)]
+        if not shared or first.axes[:1] == array.axes[:1] or first.axes[0] in array.axes:
+            continue
+        bad = ~required(inputs, array.name).float().isfinite()
+        if not bool(bad.any()):
+            continue
+        dropped = [place for place, axis in enumerate(array.axes) if axis not in shared]
+        bad = bad.any(dropped) if dropped else bad
+        order = sorted(range(len(shared)), key=lambda place: output.axes.index(shared[place]))
+        lengths = dict(zip(shared, bad.shape, strict=True))
+        shape = [lengths.get(axis, 1) if isinstance(axis, str) else 1 for axis in output.axes]
+        mask = _either(mask, bad.permute(order).reshape(shape))
+    return mask
 
 
 def _several(returned: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -52,7 +52,7 @@ _LOSSES = (
     "m12-n264-float32-contiguous-negative_zero",
 )
 _PRODUCTS = ("m64-n64-k64-float32-contiguous-times3",)
-_NORMS = ("m12-n264-float16-contiguous-times3",)
+_NORMS = ("m12-n264-float16-contiguous",)
 _STATE: tuple[Rule, ...] = ("changed process state",)
 _CODE: tuple[Rule, ...] = ("replaced code",)
 _UNREPEATED: tuple[Rule, ...] = ("not repeatable", *ERROR)

@@ -156,7 +156,7 @@ def test_corrupted_record_is_refused_or_shown(
         _assert_right(status, capsys.readouterr(), folder, f"{form} of {suite} {name}")
         statuses.append(status)
     refused = statuses.count(2)
-    assert refused >= 3 and len(statuses) - refused >= 5
+    assert refused >= 3 and len(statuses) - refused >= 3
 
 
 def test_device_that_never_ends_is_no_record(

@@ -86,7 +86,8 @@ def forward_kernel(
     which the second pass needs no division.
     """
     heads, part = h_q // packed, tl.program_id(2)
-    batch, first_head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads * packed
+    own = tl.program_id(1).to(tl.int64)
+    batch, first_head = own // heads, own % heads * packed
     row = tl.program_id(0) * M + tl.arange(0, M)
     query, head = row // packed, first_head + row % packed
     live = query < s_q
@@ -276,7 +277,7 @@ def delta_kernel(
     REVERSED: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """sum_c do out of some rows of a head, some columns at a time."""
-    batch, head = (tl.program_id(1) // h).to(tl.int64), tl.program_id(1) % h
+    batch, head = tl.program_id(1).to(tl.int64) // h, tl.program_id(1).to(tl.int64) % h
     row = tl.program_id(0) * M + tl.arange(0, M)
     total = tl.zeros([M], tl.float32)
     for start in range(0, d, BLOCK):
@@ -343,7 +344,7 @@ def backward_kernel(
     """
     group = h_q // h_kv
     heads = h_q if BY_ROWS else h_kv
-    batch, own_head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
+    batch, own_head = tl.program_id(1).to(tl.int64) // heads, tl.program_id(1).to(tl.int64) % heads
     key_head = own_head // group if BY_ROWS else own_head
     limit = s_kv
     if CAUSAL:

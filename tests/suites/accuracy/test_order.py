@@ -30,7 +30,7 @@ def test_order_keeps_every_case_once(name: str) -> None:
 
 @pytest.mark.parametrize("name", _NAMES)
 def test_first_cases_meet_more_levels_than_the_list_does(name: str) -> None:
-    """Four in five of those that any case meets, and something is computed in each of them."""
+    """Seven in ten of the levels that any case meets; each case computes something."""
     op = OPS[name]
     listed = _ci(op)
     first = by_early_death(op, listed)[:MOST_CASES]
@@ -40,5 +40,5 @@ def test_first_cases_meet_more_levels_than_the_list_does(name: str) -> None:
         return {level for case in telling for level in enumerate(levels_of(op, case))}
 
     assert all(op.flops(case) for case in first)
-    assert len(met(first)) >= 0.8 * len(met(listed))
+    assert len(met(first)) >= 0.7 * len(met(listed))
     assert len(met(first)) > len(met(listed[:MOST_CASES]))

@@ -70,7 +70,7 @@ def test_narrow_kernel_meets_each_pair_that_its_cases_can_have(kernel: Kernel) -
 
 
 def test_kernel_that_serves_many_meets_each_pair_of_small_cases(kernel: Kernel) -> None:
-    """What its op's cases lack is called once a case, as generated cases of the op's are."""
+    """Each pair meets that the search finds; a case is called once, as generated cases are."""
     beside = [case for case in _quick(kernel) if case.why != GENERATED]
 
     def refusal(case: Case) -> str | None:
@@ -79,7 +79,9 @@ def test_kernel_that_serves_many_meets_each_pair_of_small_cases(kernel: Kernel) 
     served = [case for case in beside if refusal(case) is None]
     made = own_cases(kernel, refusal, beside, "ci")
     coverage = Coverage(
-        kernel.op, lambda case: is_small(kernel.op, case, 1e6) and refusal(case) is None
+        kernel.op,
+        lambda case: is_small(kernel.op, case, 1e6) and refusal(case) is None,
+        in_turn=True,
     )
     coverage.search()
     for case in (*made, *served):

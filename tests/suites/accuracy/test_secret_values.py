@@ -73,7 +73,8 @@ def test_linear_argument_alone_gets_other_signs(op: str) -> None:
 @pytest.mark.parametrize("op", OPS)
 def test_values_are_drawn_from_the_secret(op: str) -> None:
     """The same secret gives the same values, another others; each has a truth of its own."""
-    case = max(_normal_cases(op), key=OPS[op].bytes)
+    # Random signs of few rows may change none.
+    case = max(_normal_cases(op), key=lambda case: min(size for _, size in case.sizes))
     one, same = (_known(case).draw_others(both=True) for _ in range(2))
     other = _known(case, _SECRET + 2).draw_others(both=True)
     assert [each.case.seed for each in one] == [_SECRET, case.seed]
