@@ -14,6 +14,7 @@ from kernel_workbench.kernels.attention.tile_model import GENERATIONS, Pass
 from kernel_workbench.kernels.attention.variants import Need, dtype_key, key_passes, pick, serving
 from kernel_workbench.kernels.registry import Domain, Function, kernel
 from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.attention.values import scale_of
 from kernel_workbench.oracles.op import Case, Geometry, Numerics, Op
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -65,7 +66,7 @@ def need_of_case(case: Case, sm: int, *, tf32: bool) -> Need:
         sm=sm,
         aligned=all(load_bytes_of(place) == 16 for name, place in places.items() if name != "bias"),
         d=max(case.size("d"), case.size("d_v")),
-        bias=bool(case.options & {"bias", "alibi", "softcap", "sink"}),
+        bias=bool(case.options & {"bias", "alibi", "softcap", "sink"}) or scale_of(case) <= 0,
         dropout="dropout" in case.options,
     )
 

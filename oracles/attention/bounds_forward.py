@@ -117,7 +117,9 @@ class _Row:
         # A third of the way to the farthest value, and not because of roundings.
         silent = (condition > UNKNOWN * self.farthest) & (2 * condition > e_out) & ~dead
         e_out, e_lse = e_out.masked_fill(lost, torch.inf), e_lse.masked_fill(lost, torch.inf)
-        return e_out.masked_fill(dead, 0), silent, e_lse.masked_fill(dead, 0)
+        # A sink alone is rounded on its way to powers of two and back.
+        e_lse = torch.where(dead, 8 * terms.u * self.lse.abs(), e_lse)
+        return e_out.masked_fill(dead, 0), silent, e_lse
 
     def relative(self, terms: Terms) -> Tensor:
         """R, [B, H, R, 1]."""

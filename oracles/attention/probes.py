@@ -243,10 +243,18 @@ def probe_bound(
 
 
 def _forward(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics) -> dict[str, Tensor]:
-    """0 for out; for lse what a logarithm of 1 may be off by, 0 in rows that attend to nothing."""
-    del case, inputs, numerics
+    """Return 0 for out; for lse the error of a logarithm of 1, 0 in rows that attend to nothing.
+
+    A kernel may multiply q by scale log2(e) first. Its products round then, and the score of a
+    needle is off by (d + 3) u_a times the sum of their sizes; the largest is subtracted from the
+    others, so that out stays exact.
+    """
     out, lse = required(truth, "out"), required(truth, "lse")
-    of_lse = torch.full_like(lse, EPS_LOG).masked_fill(lse.isinf(), 0)
+    q, k = required(inputs, "q"), required(inputs, "k")
+    sizes = float(q.abs().double().sum(-1).amax()) if q.numel() else 0.0
+    sizes *= float(k.abs().amax()) if k.numel() else 0.0
+    folded = (case.size("d") + 3) * numerics.accumulation_roundoff * sizes * case.size("d") ** -0.5
+    of_lse = torch.full_like(lse, EPS_LOG + folded).masked_fill(lse.isinf(), 0)
     return {"out": torch.zeros_like(out), "lse": of_lse}
 
 

@@ -170,6 +170,13 @@ def chosen(case: Case, choices: Sequence[float]) -> float:
     return choices[place % len(choices)]
 
 
+def scale_of(case: Case) -> float:
+    """Return the factor of the scores: the option's number, or 1 / sqrt(d)."""
+    if "scale" in case.options:
+        return chosen(case, SCALES)
+    return max(case.size("d"), 1) ** -0.5
+
+
 def alibi_slopes(h_q: int) -> Tensor:
     """2^(-8 (h + 1) / h_q) [h_q] in fp32: Press, Smith & Lewis 2022, section 3."""
     heads = torch.arange(1, h_q + 1, dtype=torch.float64)
@@ -217,7 +224,7 @@ def _options(case: Case, device: torch.device) -> Inputs:
     if "softcap" in options:
         result["softcap"] = chosen(case, SOFTCAPS)
     if "scale" in options:
-        result["scale"] = chosen(case, SCALES)
+        result["scale"] = scale_of(case)
     if options & {"dropout", "torch_dropout"}:
         result["dropout_p"] = chosen(case, DROPOUTS)
         # Of one 32-bit word or of two: Triton passes either as an integer of another width.

@@ -92,6 +92,8 @@ _FEWEST_ENDS = 2  # of one part
 _FEWEST_ROWS = 2  # of which an order can be told
 _RARE = 0.25  # of labels those that are ignored, where some may be; of truth values false ones
 
+_MOST_NAN = 0.4  # share of an output's elements
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
@@ -389,6 +391,11 @@ class Reference:
                 replace(bound, or_nan=_either(bound.or_nan, _along(array, self.spreads, parts)))
                 for array, bound in zip(self.signature.outputs, found, strict=True)
             )
+        # An infinity that the reference leaves out of a sum leaves the analysis without a number.
+        found = tuple(_unjudged(bound, bound.deterministic.isnan()) for bound in found)
+        if case.distribution.startswith("minus_inf") and _is_mostly_nan(truth):
+            every = torch.ones((), dtype=torch.bool)
+            found = tuple(replace(bound, or_nan=every) for bound in found)
         found = tuple(
             replace(bound, or_nan=_either(bound.or_nan, _beside_parameters(self, array, inputs)))
             for array, bound in zip(self.signature.outputs, found, strict=True)
@@ -579,6 +586,16 @@ def _along(array: Array, size: str | None, parts: Tensor) -> Tensor | None:
     if array.axes.count(size or "") != 1:
         return None
     return parts.view([-1 if axis == size else 1 for axis in array.axes])
+
+
+def _is_mostly_nan(truth: Outputs) -> bool:
+    """Return whether an op isn't made for -inf in the argument that holds it.
+
+    The formula makes NaN of most rows then, as a product does, and kernels of some more. Of an
+    argument that may be -inf, such as logits, three rows in eight at most are -inf throughout.
+    """
+    shares = [value.isnan().double().mean() for value in truth.values() if value is not None]
+    return any(float(share) > _MOST_NAN for share in shares)
 
 
 def _beside_parameters(reference: Reference, output: Array, inputs: Inputs) -> Tensor | None:

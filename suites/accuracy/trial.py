@@ -204,14 +204,7 @@ class Trial:
             if self.run.apart and self._first_of("unstubbed", None, of_dtype=False):
                 self.notes += (_UNSTUBBED,)
             return None
-        bounds = self.known.bounds_of(self.kernel)
-        # What is within its bound of zeros needs no kernel: a buffer of zeros, to which launches
-        # add, is right without them. What memory held may be NaN, and the rest may not be judged.
-        needed = (
-            change.isfinite() & (change.abs() > bounds[name].deterministic)
-            for name, change in self._changes().items()
-        )
-        if not all(bool(elements.any()) for elements in needed):
+        if not self._launches_are_needed():
             return None
         words = sorted(self.known.case.features)
         pairs = tuple(combinations(words, 2))
@@ -234,6 +227,27 @@ class Trial:
             if all(verdict.rule is None for verdict in calls):
                 return "stubbed", _STUBBED["scrambled"]
         return None
+
+    def _launches_are_needed(self) -> bool:
+        """Return whether every output has elements that only a computation can get right.
+
+        Zeros, a copy of an argument, and NaN where NaN is right need no launch: a buffer may hold
+        them before the first launch, and launches add to a buffer of zeros.
+        """
+        bounds = self.known.bounds_of(self.kernel)
+        for name, change in self._changes().items():
+            limit = bounds[name].deterministic
+            needed = change.isfinite() & (change.abs() > limit)
+            or_nan = bounds[name].or_nan
+            if or_nan is not None:
+                needed &= ~or_nan
+            if not bool(needed.any()) or any(
+                bool(((change - argument).abs() <= limit).all())
+                for argument in self._inputs.values()
+                if isinstance(argument, Tensor) and argument.shape == change.shape
+            ):
+                return False
+        return True
 
     def _copies(self) -> Finding | None:
         """Find outputs that launches only copy: most of the outputs' numbers have to be such.

@@ -143,14 +143,16 @@ def test_quick_deltas_have_the_lengths_and_head_sizes_where_kernels_break() -> N
 
 
 def test_quick_cases_have_every_distribution() -> None:
-    """In every dtype over the four ops; near_overflow in fp16, whose range alone is short."""
+    """Finite ones in every dtype; near_overflow in fp16, whose range alone is short."""
     met = {(case.distribution, case.dtype) for op in OP_NAMES for case in _ci(op)}
+    finite = [name for name in DISTRIBUTIONS if not name.startswith(("nan", "inf", "minus_inf"))]
     expected = {
         (name, dtype)
-        for name, dtype in itertools.product(DISTRIBUTIONS, DTYPES)
+        for name, dtype in itertools.product(finite, DTYPES)
         if name != "near_overflow" or dtype_name(dtype) == "float16"
     }
-    assert met == expected
+    assert met >= expected
+    assert {name for name, _ in met} == {*DISTRIBUTIONS}
 
 
 EVERY = (*OFFSETS, *STRIDES, *BIAS_STRIDES)

@@ -216,7 +216,7 @@ def test_three_types_make_the_records_of_one_machine(
         assert made.protocol == 100 + expected.header.protocol
         assert (made.environment.git_dirty, made.environment.tree) == (True, tree)
         assert made.environment.git_commit is not None
-        assert made.command.endswith(f"-s accuracy -- {' '.join(_DRAWN)}")
+        assert made.command.endswith(f"kernel-workbench accuracy {' '.join(_DRAWN)}")
         same = {"kernels", "planned_rows", "gate_baselines", "default_numerics", "absent"}
         assert made.model_dump(include=same) == expected.header.model_dump(include=same)
         assert len(record.rows) > 1
