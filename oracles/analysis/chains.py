@@ -25,7 +25,7 @@ from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
 from kernel_workbench.oracles.analysis.places import MOVES
 from kernel_workbench.oracles.analysis.quantities import (
     Combination,
-    Known,
+    Quantity,
     constant_error,
     magnitude,
     number,
@@ -92,7 +92,7 @@ class Terms:
     nested: bool = False
 
     def error(
-        self, arithmetic: Arithmetic, out: Known, errors: Tensor | None, *, alone: bool = False
+        self, arithmetic: Arithmetic, out: Quantity, errors: Tensor | None, *, alone: bool = False
     ) -> Combination | Tensor:
         """How far a result in any order may be off. alone: by the last operation's roundings."""
         form = arithmetic if self.varies else arithmetic.sure
@@ -224,7 +224,7 @@ def _leaf(x: Pair | float) -> Terms:
         return Terms(1, value.size, value.error, value.error, (value.value,))
     if x.terms is not None:
         return x.terms
-    sure, likely = number(x.known(x.sure)), number(x.known(x.likely))
+    sure, likely = number(x.with_error(x.sure)), number(x.with_error(x.likely))
     same = x.likely is x.sure
     error = sure.error
     return Terms(1, sure.size, error, error if same else likely.error, (sure.value,))
@@ -371,7 +371,7 @@ def _of_axes(target: object, args: Any, kwargs: Mapping[str, Any]) -> Terms | No
         return replace(result, count=count, own=n, lost=lost, summed=True, varies=False)
     is_leafless = not inner.summed and not inner.leaves
     flat = is_leafless or any(
-        is_flat(Known(item.expand(shape)), axes) for item in (a.value, *inner.leaves)
+        is_flat(Quantity(item.expand(shape)), axes) for item in (a.value, *inner.leaves)
     )
     result = inner.after(lambda x: x.expand(shape).sum(axes, keepdim=keep), keeps_leaves=False)
     varies = not flat and (inner.varies or not inner.summed)
@@ -393,8 +393,10 @@ def _of_axes(target: object, args: Any, kwargs: Mapping[str, Any]) -> Terms | No
 
 def _of_product(a: Pair, b: Pair, arithmetic: Arithmetic) -> Terms:
     """Take each product of two matrices' numbers for a term, which is rounded once."""
-    x, y = a.value, b.known(b.sure)
-    flat = is_flat(y, (max(y.value.dim() - 2, 0),)) and is_flat(a.known(a.sure), (x.dim() - 1,))
+    x, y = a.value, b.with_error(b.sure)
+    flat = is_flat(y, (max(y.value.dim() - 2, 0),)) and is_flat(
+        a.with_error(a.sure), (x.dim() - 1,)
+    )
     return _products(a, b, torch.matmul, x.shape[-1], arithmetic, varies=not flat)
 
 
@@ -411,9 +413,9 @@ def _products(
 
     times: the operation. varies: the products of one number are not all alike.
     """
-    x, y = a.known(a.sure), b.known(b.sure)
+    x, y = a.with_error(a.sure), b.with_error(b.sure)
 
-    def error(x: Known, y: Known) -> Tensor | None:
+    def error(x: Quantity, y: Quantity) -> Tensor | None:
         ea, eb = arithmetic.operand(x), arithmetic.operand(y)
         left = None if ea is None else times(ea, y.size if eb is None else y.size + eb)
         return added(left, None if eb is None else times(x.size, eb))
@@ -424,7 +426,7 @@ def _products(
         count=max(k, 1),
         size=times(x.size, y.size),
         sure=sure,
-        likely=sure if same else error(a.known(a.likely), b.known(b.likely)),
+        likely=sure if same else error(a.with_error(a.likely), b.with_error(b.likely)),
         roundings=1.0,
         own=k,
         lost=2 * k,

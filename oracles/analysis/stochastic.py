@@ -33,7 +33,7 @@ from kernel_workbench.oracles.analysis.propagation import (
     last_uses,
     output_nodes,
 )
-from kernel_workbench.oracles.analysis.quantities import Known, added_up, constant_error
+from kernel_workbench.oracles.analysis.quantities import Quantity, added_up, constant_error
 from kernel_workbench.oracles.analysis.rules import SUMS
 from kernel_workbench.oracles.analysis.sums import flat_products
 from kernel_workbench.oracles.analysis.trace import ROUNDS
@@ -154,11 +154,11 @@ class _Number:
             self.root = _root(self.exact, self.runs)
         return self.root
 
-    def with_error(self, factor: float) -> Known:
+    def with_error(self, factor: float) -> Quantity:
         """With the bound of its error."""
         if self.runs is None or not self.exact.is_floating_point():
-            return Known(self.exact, self.is_open)
-        return Known(self.exact, self.squares() * factor)
+            return Quantity(self.exact, self.is_open)
+        return Quantity(self.exact, self.squares() * factor)
 
 
 def _drawn(
@@ -398,7 +398,7 @@ class _Replays:
         """Return the bound that the operation's rule gives; None where the operation is smooth."""
         target = node.target
 
-        def with_error(x: _Number) -> Known:
+        def with_error(x: _Number) -> Quantity:
             return x.with_error(self.factor.error)
 
         arguments = [with_error(x) for item in node.all_input_nodes for x in _leaves(results[item])]
@@ -408,7 +408,7 @@ class _Replays:
             return None
         args = map_arg(node.args, lambda item: _mapped(results[item], with_error))
         kwargs = map_arg(node.kwargs, lambda item: _mapped(results[item], with_error))
-        result = Known(exact) if isinstance(exact, Tensor) else [Known(x) for x in exact]
+        result = Quantity(exact) if isinstance(exact, Tensor) else [Quantity(x) for x in exact]
         arithmetic = self.walk.likely or self.walk.sure
         error = self.walk._error(node, arithmetic, result, args, kwargs)  # noqa: SLF001
         for item in arguments:
@@ -476,7 +476,7 @@ def _flat(target: object, args: Any, out: Tensor) -> Tensor | None:  # noqa: ANN
         flat = flat_filters(w, groups, transposed=transposed)
         return by_channel(flat, out) if bool(flat.any()) else None
     a, b = args[1:3] if target in _ADDED else args[:2]
-    return flat_products(Known(a), Known(b))
+    return flat_products(Quantity(a), Quantity(b))
 
 
 def _most(x: _Number) -> float:

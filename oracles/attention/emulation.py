@@ -42,7 +42,7 @@ _DELTA_ELEMENTS = 2**24
 
 
 def comparable(case: Case, numerics: Numerics) -> bool:
-    """Whether a kernel's errors on the case say something beside those of an emulation.
+    """Return True if a kernel's errors on the case can be compared with those of an emulation.
 
     Sums that don't round to nearest err to one side, by more than those of the emulation: they show
     unless a cast, or a cut operand, is larger.
@@ -58,7 +58,7 @@ def _nearest(numerics: Numerics) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """What a kernel declares, as operations on fp32 tensors."""
+    """A kernel's declared arithmetic, as operations on fp32 tensors."""
 
     dtype: torch.dtype  # of the operands
     numerics: Numerics
@@ -68,9 +68,11 @@ class _Way:
         return x if self.dtype == torch.float32 else x.to(self.dtype).float()
 
     def exp(self, x: Tensor) -> Tensor:
-        """e to the x; 0 below fp32's normal numbers where fast exponentials have none."""
-        made = torch.exp(x)
-        return made if self.numerics.gradual_underflow else made.masked_fill_(made < FLUSHED, 0)
+        """Return e to the x; 0 below fp32's normal numbers where fast exponentials have none."""
+        result = torch.exp(x)
+        return (
+            result if self.numerics.gradual_underflow else result.masked_fill_(result < FLUSHED, 0)
+        )
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         """a @ b."""
@@ -184,7 +186,7 @@ class _Gradients:
         bias = optional(inputs, "bias")
         self.dq = torch.zeros_like(problem.q, memory_format=torch.contiguous_format)
         self.dk, self.dv = (
-            each.new_zeros(each.shape, dtype=single) for each in (problem.k, self.v)
+            tensor.new_zeros(tensor.shape, dtype=single) for tensor in (problem.k, self.v)
         )
         self.dbias = None if bias is None else bias.new_zeros(bias.shape, dtype=single)
         for piece in problem.pieces():
@@ -254,11 +256,11 @@ def emulate_forward(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
 
 
 def emulate_delta(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
-    """delta, in which no cast is; nothing where it isn't comparable."""
+    """Return an emulated delta, which has no cast; {} where the case isn't comparable."""
     if not comparable(case, numerics) or not _nearest(numerics):
         return {}
-    made = finite_part(inputs)
-    return {"delta": _delta(required(made, "do"), required(made, "out"))}
+    finite = finite_part(inputs)
+    return {"delta": _delta(required(finite, "do"), required(finite, "out"))}
 
 
 @whole_products()
@@ -271,9 +273,9 @@ def emulate_backward(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
 
 @whole_products()
 def emulate_gradients(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
-    """The same of the emulation's own out and lse."""
+    """Return the emulated gradients, of the emulation's own out and lse."""
     if not comparable(case, numerics):
         return {}
-    made, way = finite_part(inputs), _Way(case.dtype, numerics)
-    stored = _forward(Problem.of(case, made), way)
-    return _backward(case, {**made, **stored}, way)
+    finite, way = finite_part(inputs), _Way(case.dtype, numerics)
+    stored = _forward(Problem.of(case, finite), way)
+    return _backward(case, {**finite, **stored}, way)

@@ -59,9 +59,9 @@ class Problem:
 
     @classmethod
     def of(cls, case: Case, inputs: Inputs) -> Problem:
-        """The call with these keyword arguments; of the case only "torch_dropout" is asked."""
-        given = {name: inputs[name] for name in Options._fields if name in inputs}
-        options = Options.of(given)
+        """Return the call with these arguments; the case only says if dropout is torch's."""
+        stated = {name: inputs[name] for name in Options._fields if name in inputs}
+        options = Options.of(stated)
         left, right = options.window or (None, None)
         if options.causal:
             right = 0 if right is None else min(right, 0)
@@ -106,7 +106,7 @@ class Problem:
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
-        """What meets, sequence by sequence where there are any."""
+        """The blocks of queries and keys that meet: one, or one for each sequence."""
         lengths_q, lengths_k = (optional(self.inputs, f"cu_seqlens_{name}") for name in "qk")
         if lengths_q is None or lengths_k is None:
             b, s_q = self.q.shape[:2]
@@ -150,7 +150,7 @@ class Problem:
                             yield piece
 
     def shift(self, span: Span) -> int:
-        """What is added to a query's index to compare it with a key's."""
+        """Return the number that is added to a query's index to compare it with a key's."""
         return span.s_kv - span.s_q if self.bottom_right else 0
 
     def keys(self, span: Span, start: int, stop: int) -> range:
