@@ -21,6 +21,7 @@ from kernel_workbench.oracles.analysis.rules import (
     EPS_DIVISION,
     SUMS,
     UnknownError,
+    overloads,
     rule,
     times_number,
 )
@@ -29,53 +30,37 @@ from kernel_workbench.oracles.rounding import UNIT_ROUNDOFF
 _aten = torch.ops.aten
 _HALF = 0.5
 
-VIEWS = frozenset(
-    getattr(packet, overload)
-    for packet in (
-        *(_aten.view, _aten._unsafe_view, _aten.permute, _aten.transpose, _aten.t, _aten.expand),  # noqa: SLF001  # torch's own name
-        *(_aten.unsqueeze, _aten.squeeze, _aten.slice, _aten.select, _aten.alias, _aten.detach),
-    )
-    for overload in packet.overloads()
+VIEWS = overloads(
+    *(_aten.view, _aten._unsafe_view, _aten.permute, _aten.transpose, _aten.t, _aten.expand),  # noqa: SLF001  # torch's own name
+    *(_aten.unsqueeze, _aten.squeeze, _aten.slice, _aten.select, _aten.alias, _aten.detach),
 )
 """Operations whose result is another view of its one argument."""
 
-MOVES = VIEWS | frozenset(
-    getattr(packet, overload)
-    for packet in (
-        *(_aten.cat, _aten.stack, _aten.split, _aten.split_with_sizes, _aten.unbind),
-        *(_aten.unsafe_split, _aten.unsafe_split_with_sizes, _aten.unsafe_chunk, _aten.chunk),
-        *(_aten.take, _aten.index_copy, _aten.diagonal_scatter, _aten.pixel_shuffle),
-        *(_aten.pixel_unshuffle, _aten.im2col, _aten.reflection_pad1d, _aten.reflection_pad2d),
-        *(_aten.reflection_pad3d, _aten.replication_pad1d, _aten.replication_pad2d),
-        *(_aten.replication_pad3d, _aten.channel_shuffle, _aten.rot90, _aten.diagonal_copy),
-        *(_aten.index, _aten.index_select, _aten.gather, _aten.clone, _aten.reshape),
-        *(_aten.flip, _aten.roll, _aten.repeat, _aten.tril, _aten.triu, _aten.diagonal),
-        *(_aten.as_strided, _aten.unfold, _aten.lift_fresh_copy, _aten.select_scatter),
-        *(_aten.slice_scatter, _aten.copy, _aten.contiguous, _aten.narrow),
-    )
-    for overload in packet.overloads()
+MOVES = VIEWS | overloads(
+    *(_aten.cat, _aten.stack, _aten.split, _aten.split_with_sizes, _aten.unbind),
+    *(_aten.unsafe_split, _aten.unsafe_split_with_sizes, _aten.unsafe_chunk, _aten.chunk),
+    *(_aten.take, _aten.index_copy, _aten.diagonal_scatter, _aten.pixel_shuffle),
+    *(_aten.pixel_unshuffle, _aten.im2col, _aten.reflection_pad1d, _aten.reflection_pad2d),
+    *(_aten.reflection_pad3d, _aten.replication_pad1d, _aten.replication_pad2d),
+    *(_aten.replication_pad3d, _aten.channel_shuffle, _aten.rot90, _aten.diagonal_copy),
+    *(_aten.index, _aten.index_select, _aten.gather, _aten.clone, _aten.reshape),
+    *(_aten.flip, _aten.roll, _aten.repeat, _aten.tril, _aten.triu, _aten.diagonal),
+    *(_aten.as_strided, _aten.unfold, _aten.lift_fresh_copy, _aten.select_scatter),
+    *(_aten.slice_scatter, _aten.copy, _aten.contiguous, _aten.narrow),
 )
 """Operations whose result's error is the operation done on its arguments' errors."""
 
-BY_INDEX = frozenset(
-    getattr(packet, overload)
-    for packet in (
-        *(_aten.scatter, _aten.scatter_add, _aten.scatter_reduce, _aten.index_add),
-        *(_aten.index_put, _aten._unsafe_index_put, _aten.index_reduce),  # noqa: SLF001
-    )
-    for overload in packet.overloads()
+BY_INDEX = overloads(
+    *(_aten.scatter, _aten.scatter_add, _aten.scatter_reduce, _aten.index_add),
+    *(_aten.index_put, _aten._unsafe_index_put, _aten.index_reduce),  # noqa: SLF001
 )
 """Other operations that put numbers where an index says, which a kernel must have, too."""
 
-MADE = frozenset(
-    getattr(packet, overload)
-    for packet in (
-        *(_aten.zeros, _aten.ones, _aten.full, _aten.arange, _aten.empty, _aten.eye, _aten.zero),
-        *(_aten.zeros_like, _aten.ones_like, _aten.full_like, _aten.empty_like),
-        *(_aten.new_zeros, _aten.new_ones, _aten.new_full, _aten.new_empty, _aten.scalar_tensor),
-        *(_aten.empty_strided, _aten.new_empty_strided, _aten.sym_size, _aten.sym_numel),
-    )
-    for overload in packet.overloads()
+MADE = overloads(
+    *(_aten.zeros, _aten.ones, _aten.full, _aten.arange, _aten.empty, _aten.eye, _aten.zero),
+    *(_aten.zeros_like, _aten.ones_like, _aten.full_like, _aten.empty_like),
+    *(_aten.new_zeros, _aten.new_ones, _aten.new_full, _aten.new_empty, _aten.scalar_tensor),
+    *(_aten.empty_strided, _aten.new_empty_strided, _aten.sym_size, _aten.sym_numel),
 )
 """Operations that make tensors of constants."""
 

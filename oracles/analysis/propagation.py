@@ -22,25 +22,21 @@ from kernel_workbench.oracles.analysis import (  # noqa: F401  # they register r
     windows,
 )
 from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
-from kernel_workbench.oracles.analysis.chains import Terms, terms_of, trees
+from kernel_workbench.oracles.analysis.chains import AdditionTree, terms_of, trees
 from kernel_workbench.oracles.analysis.places import BY_INDEX, MADE, MOVES, VIEWS, of_constants
 from kernel_workbench.oracles.analysis.quantities import Combination, Quantity, added_up
-from kernel_workbench.oracles.analysis.rules import POLES, RULES, SUMS, UnknownError
+from kernel_workbench.oracles.analysis.rules import POLES, RULES, SUMS, UnknownError, overloads
 from kernel_workbench.oracles.analysis.trace import CODES, ROUNDS, NoRuleError, function_of
 from kernel_workbench.oracles.rounding import FLUSHED, UNIT_ROUNDOFF
 
 _aten = torch.ops.aten
 
 
-def _overloads(*packets: Any) -> frozenset[object]:  # noqa: ANN401
-    return frozenset(getattr(item, name) for item in packets for name in item.overloads())
-
-
-_ADDITIONS = _overloads(_aten.add)
-_SQUARES = _overloads(_aten.pow)
-_TIMES = _overloads(_aten.mul)
-_MEANS_OF_SQUARES = _overloads(_aten.var, _aten.var_mean)
-_KEEPS_SIGN = _overloads(_aten.sum, _aten.mean)
+_ADDITIONS = overloads(_aten.add)
+_SQUARES = overloads(_aten.pow)
+_TIMES = overloads(_aten.mul)
+_MEANS_OF_SQUARES = overloads(_aten.var, _aten.var_mean)
+_KEEPS_SIGN = overloads(_aten.sum, _aten.mean)
 SOURCES = {"placeholder", "get_attr"}  # operations of nodes that aren't computed
 _MOST_SAID = 300  # characters of an error of torch's
 _SMALL = 16  # times fewer numbers: such values can be kept
@@ -64,7 +60,7 @@ class Pair:
     likely: Combination | Tensor | None
     of_value: dict[object, Any] = field(default_factory=dict)
     plain: bool = False
-    terms: Terms | None = None
+    terms: AdditionTree | None = None
 
     @property
     def before(self) -> Quantity:
@@ -233,7 +229,7 @@ class Propagation:
         node: Node,
         out: Any,  # noqa: ANN401
         value_of: Callable[[Node], Any],
-        terms: dict[Node, Terms],
+        terms: dict[Node, AdditionTree],
     ) -> Error:
         """Return the error of one operation on exact arguments.
 
@@ -341,7 +337,7 @@ class Propagation:
             for place, part in enumerate(out)
         ]
 
-    def _terms(self, node: Node, args: Any, kwargs: Any) -> Terms | None:  # noqa: ANN401
+    def _terms(self, node: Node, args: Any, kwargs: Any) -> AdditionTree | None:  # noqa: ANN401
         """Return what the result adds up, by `Pair` for arguments; None where it is no tree."""
         return terms_of(node, args, kwargs, self.sure, wanted=node in self.joined)
 

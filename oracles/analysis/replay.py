@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from kernel_workbench.oracles.analysis.chains import Terms
+from kernel_workbench.oracles.analysis.chains import AdditionTree
 from kernel_workbench.oracles.analysis.places import MADE, MOVES
 from kernel_workbench.oracles.analysis.propagation import (
     SOURCES,
@@ -100,7 +100,7 @@ def spread(
 
     # Of each node first the exact value, then those of the replays.
     results: dict[Node, list[Any]] = {}
-    terms: dict[Node, Terms] = {}
+    terms: dict[Node, AdditionTree] = {}
     arguments, done = zip(values, walk.ranges, strict=True), last_uses(walk.graph)
     for node in walk.graph.nodes:
         if node.op == "output":

@@ -67,19 +67,20 @@ class UnknownError(Exception):
     """A rule can't bound an error; its message follows the operation's name."""
 
 
+def overloads(*packets: Any) -> frozenset[object]:  # noqa: ANN401
+    """Return all overloads of some of aten's operations."""
+    return frozenset(getattr(packet, name) for packet in packets for name in packet.overloads())
+
+
 def rule(*names: str, poles: bool = False, sums: bool = False) -> Callable[[_Rule], _Rule]:
     """Register a rule for every overload of these operations."""
 
     def register(function: _Rule) -> _Rule:
         for name in names:
-            packet = getattr(_aten, name)
-            for overload in packet.overloads():
-                target = getattr(packet, overload)
-                RULES[target] = function
-                if poles:
-                    POLES.add(target)
-                if sums:
-                    SUMS.add(target)
+            targets = overloads(getattr(_aten, name))
+            RULES.update(dict.fromkeys(targets, function))
+            POLES.update(targets if poles else ())
+            SUMS.update(targets if sums else ())
         return function
 
     return register
@@ -795,7 +796,10 @@ def _to_copy(_: Arithmetic, out: Quantity, a: Quantity, **kwargs: object) -> Ten
 
 
 def _without_whole(out: Quantity, a: Quantity) -> Tensor | None:
-    """The error of what no whole number stands for, and what it is for others."""
+    """Return the error of a cast: infinite where the whole-number type lacks the value, else 0.
+
+    It is a's own error where the cast isn't from real numbers to whole ones.
+    """
     if not a.value.is_floating_point() or out.value.dtype.is_floating_point:
         return a.error
     if out.value.dtype == torch.bool:

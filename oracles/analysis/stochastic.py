@@ -25,7 +25,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
-from kernel_workbench.oracles.analysis.chains import Terms
+from kernel_workbench.oracles.analysis.chains import AdditionTree
 from kernel_workbench.oracles.analysis.places import MADE, MOVES
 from kernel_workbench.oracles.analysis.propagation import (
     SOURCES,
@@ -34,7 +34,7 @@ from kernel_workbench.oracles.analysis.propagation import (
     output_nodes,
 )
 from kernel_workbench.oracles.analysis.quantities import Quantity, added_up, constant_error
-from kernel_workbench.oracles.analysis.rules import SUMS
+from kernel_workbench.oracles.analysis.rules import SUMS, overloads
 from kernel_workbench.oracles.analysis.sums import flat_products
 from kernel_workbench.oracles.analysis.trace import ROUNDS
 from kernel_workbench.oracles.analysis.windows import addends_of, by_channel, flat_filters
@@ -67,28 +67,24 @@ class _Nothing(Gamma):
         return 0.0
 
 
-def _overloads(*packets: Any) -> frozenset[object]:  # noqa: ANN401
-    return frozenset(getattr(item, name) for item in packets for name in item.overloads())
-
-
-_DIVIDES = _overloads(_aten.div, _aten.reciprocal)
-_EXPONENTIAL = _overloads(
+_DIVIDES = overloads(_aten.div, _aten.reciprocal)
+_EXPONENTIAL = overloads(
     *(_aten._softmax, _aten._softmax_backward_data, _aten._log_softmax, _aten.logsumexp)  # noqa: SLF001
 )
 # Roundings to nearest of numbers that vary; other errors may all be to one side.
-_NEAREST = (SUMS - _EXPONENTIAL) | _overloads(_aten.add, _aten.sub, _aten.mul)
+_NEAREST = (SUMS - _EXPONENTIAL) | overloads(_aten.add, _aten.sub, _aten.mul)
 # Operations that round nothing.
-_EXACT = _overloads(
+_EXACT = overloads(
     *(_aten.relu, _aten.maximum, _aten.minimum, _aten.clamp, _aten.clamp_min, _aten.clamp_max),
     *(_aten.where, _aten.masked_fill, _aten.amax, _aten.amin, _aten.max, _aten.min, _aten.abs),
     *(_aten.neg, _aten._to_copy, _aten.sort, _aten.topk, _aten.max_pool2d_with_indices),  # noqa: SLF001
     *(_aten.max_pool3d_with_indices, _aten.eq, _aten.ne, _aten.lt, _aten.le, _aten.gt, _aten.ge),
 )
-_ADDED = _overloads(_aten.addmm, _aten.baddbmm)
-_CONVOLUTIONS = _overloads(_aten.convolution)
-_PRODUCTS = _ADDED | _CONVOLUTIONS | _overloads(_aten.mm, _aten.bmm)
+_ADDED = overloads(_aten.addmm, _aten.baddbmm)
+_CONVOLUTIONS = overloads(_aten.convolution)
+_PRODUCTS = _ADDED | _CONVOLUTIONS | overloads(_aten.mm, _aten.bmm)
 # Smooth in all arguments as far as errors are small: replays show what errors do.
-_LINEAR = MOVES | _NEAREST | _overloads(_aten.neg) | {ROUNDS}
+_LINEAR = MOVES | _NEAREST | overloads(_aten.neg) | {ROUNDS}
 
 
 def quantile(chance: float, runs: int) -> float:
@@ -255,7 +251,7 @@ class _Replays:
     signs: dict[object, list[float]] = field(default_factory=dict)
     common: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(1))
     generators: dict[torch.device, torch.Generator] = field(default_factory=dict)
-    terms: dict[Node, Terms] = field(default_factory=dict)
+    terms: dict[Node, AdditionTree] = field(default_factory=dict)
 
     def outputs(self, constants: Mapping[str, Tensor], values: Sequence[Tensor]) -> list[_Number]:
         """The outputs, of values in float64 for the graph's placeholders."""

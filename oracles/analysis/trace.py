@@ -155,7 +155,7 @@ class Precision(TorchFunctionMode):
         has_values = tensors and all(map(_is_held, tensors))
         # Whole numbers that a graph has as they are: what follows from them is known, too.
         with _disable_current_modes() if has_values and detect_fake_mode() else nullcontext():
-            return func(*map(kept, args), **{name: kept(each) for name, each in named.items()})
+            return func(*map(kept, args), **{name: kept(value) for name, value in named.items()})
 
     def _tell(self, func: Callable[..., Any]) -> str:
         """Mark the nodes to come with a line of the file and the function that it calls.

@@ -196,7 +196,7 @@ class _Errors:
 
     def _sums(self, n: Tensor) -> Tensor:
         """g_n."""
-        return (1 + self.terms.gamma.each(n) + 3 * self.terms.u) * self.terms.operands - 1
+        return (1 + self.terms.gamma.elementwise(n) + 3 * self.terms.u) * self.terms.operands - 1
 
     def _add_bias(self, pairs: Pairs, e_b: Tensor, overflows: Tensor) -> None:
         """dS as it is summed over what the bias was broadcast over."""
@@ -245,7 +245,7 @@ class _Errors:
         pairs.piece.add_keys(self.of["dv"], error.masked_fill(lost, torch.inf))
 
     def add_sink(self, sink: Tensor, lse: Tensor, d: Tensor) -> None:
-        """The error of dsink [h_q], of lse and D [b, h_q, s_q]."""
+        """Set the error of dsink [h_q], from lse and D [b, h_q, s_q]."""
         terms, rho, d = self.terms, self.rho, d.abs()
         z, n = sink.double()[:, None].abs(), d.shape[0] * d.shape[2]
         exponent = 4 * terms.u * (z + lse.abs()) + EPS_EXP
@@ -382,7 +382,7 @@ def _bounds(
 
 
 def _unjudged(no: Unjudged, name: str, value: Tensor) -> Tensor:
-    """Where an output is promised nothing, bool, to be broadcast over it."""
+    """Return a bool mask, to broadcast over an output, of where nothing is promised."""
     if name == "dq":
         return no.queries.transpose(1, 2)[..., None]
     if name == "dsink":

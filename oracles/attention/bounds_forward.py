@@ -122,7 +122,7 @@ class _Row:
     def relative(self, terms: Terms) -> Tensor:
         """R, [B, H, R, 1]."""
         tiles = self.tiles(terms.numerics.key_tile)
-        r = terms.gamma.each(self.keys + 1) + tiles * (2 * terms.u + EPS_EXP) + EPS_EXP
+        r = terms.gamma.elementwise(self.keys + 1) + tiles * (2 * terms.u + EPS_EXP) + EPS_EXP
         return r if self.w is None else r + 2 * terms.u
 
     def underflow(self, terms: Terms, sigma: Tensor) -> Tensor:

@@ -112,7 +112,7 @@ class _Tile:
         return self.piece.keys_of(tensor).float()
 
     def statistic(self, tensor: Tensor) -> Tensor:
-        """[b, h_q, s_q] in fp32, [B, H, R, 1]."""
+        """Return the piece's rows of a statistic [b, h_q, s_q], as fp32 [B, H, R, 1]."""
         return self.piece.statistic_of(tensor).float()
 
     def _with_bias(self, s: Tensor, bias: Tensor) -> Tensor:

@@ -214,7 +214,6 @@ def _all_of(words: str) -> Part:
     return Part(options=frozenset(words.split()))
 
 
-_OVER = ("bias_over_batch", "bias_over_queries")
 _GROUPED = _sizes("h_q", "h_kv", of=((4, 2), (3, 1)))
 # What fails where three meet, and where no two of them do.
 TOGETHER = (

@@ -186,7 +186,7 @@ def _attended(s_q: int, s_kv: int, limits: _Limits) -> int:
 
 
 def pairs(case: Case) -> int:
-    """How many (query, key) pairs are attended to, over the batch, for one head."""
+    """Return the number of (query, key) pairs that masks leave, over the batch, for one head."""
     limits = _mask(case)
     if "varlen" in case.options:
         return sum(_attended(*length, limits) for length in lengths(case))

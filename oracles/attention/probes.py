@@ -249,7 +249,7 @@ def probe_bound(
 
 
 def _forward(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics) -> dict[str, Tensor]:
-    """0 for out; for lse what a logarithm of 1 may be off by, 0 in rows that attend to nothing."""
+    """Return errors before casts: 0 for out; for lse that of log 1, or 0 in rows without keys."""
     del case, inputs, numerics
     out, lse = required(truth, "out"), required(truth, "lse")
     of_lse = torch.full_like(lse, EPS_LOG).masked_fill(lse.isinf(), 0)

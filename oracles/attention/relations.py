@@ -85,7 +85,7 @@ def _all(case: Case) -> Iterator[Relation | Balance]:
 
 
 def _arranged(case: Case, orders: Orders, tensors: Mapping[str, object]) -> dict[str, Tensor]:
-    """Each tensor with its axes in the orders given, where it isn't broadcast along them."""
+    """Return the tensors of `_AXES` with axes reordered, but for axes that are broadcast."""
     sizes = dict(case.sizes)
     result = {}
     for name, value in tensors.items():

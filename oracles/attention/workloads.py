@@ -56,7 +56,7 @@ def _workloads(op: str) -> Workloads:
             for options in ("", "causal")
             for s in _LENGTHS
         ),
-        others=tuple(_case(op, *other) for other in further),
+        further=tuple(_case(op, *other) for other in further),
         on_cpu=tuple(
             attention_case(op, sizes, torch.float32, "full", options=options)
             for sizes, options in _ON_CPU

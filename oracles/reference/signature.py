@@ -1,4 +1,4 @@
-"""What a reference's annotations say of an op: its arguments, its outputs, and their shapes.
+"""An op's declaration by a reference's annotations: its arguments, its outputs, and their shapes.
 
     def rms_norm(x: Float[Tensor, "m n"], weight: Float[Tensor, "n"], eps: float = 1e-6)
         -> Float[Tensor, "m n"]:
@@ -6,8 +6,8 @@
 `Float` is the case's dtype, of a weight the weights'; `Float32` is fp32 whatever the case. `Int` is
 int64, `Int32` int32, `Int8` and `UInt8` bytes, `Bool` a mask. An output may be `Float8e4m3fn`:
 codes, by a cast that saturates. An axis is the name of a size, an expression of sizes (`2*n`,
-`b+1`), or a number. What has a default
-and isn't a tensor is a number that the op fixes, and that kernels are passed.
+`b+1`), or a number. A parameter
+with a default that isn't a tensor is a number that the op fixes, and that kernels are passed.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Array:
 
     @property
     def is_real(self) -> bool:
-        """Whether it holds floating-point numbers."""
+        """Return True if the array holds floating-point numbers."""
         return not isinstance(self.kind, torch.dtype) or self.kind.is_floating_point
 
     @property
@@ -150,11 +150,16 @@ class Signature:
         weights: tuple[str, ...],
         updates: tuple[str, ...] = (),
     ) -> Signature:
-        """What a function's annotations say.
+        """Return the signature that a function's annotations state.
 
-        outputs: names of what it returns, none where it returns nothing. weights: the arguments
-        that have a dtype of their own. updates: those that it changes, which are outputs, too.
-        Raises OpError.
+        Args:
+            function: the reference.
+            outputs: names of its outputs, none where it returns nothing.
+            weights: the arguments that have a dtype of their own.
+            updates: the arguments that it changes, which are outputs, too.
+
+        Raises:
+            OpError: an annotation is missing, or can't be read.
         """
         where = place_of(function)
         try:
@@ -172,12 +177,12 @@ class Signature:
                 numbers[name] = None
             elif typing.get_origin(hint) in {list, tuple}:
                 several = _several(where, name, hint, weights)
-                lists[name] = tuple(each.name for each in several)
+                lists[name] = tuple(array.name for array in several)
                 arrays += several
             else:
                 arrays.append(_array(where, name, _tensor_of(hint) or hint, weights))
-        made, returned = _outputs(where, hints.get("return"), outputs, updates, arrays)
-        return cls(tuple(arrays), numbers, made, lists, returned)
+        output_arrays, returned = _outputs(where, hints.get("return"), outputs, updates, arrays)
+        return cls(tuple(arrays), numbers, output_arrays, lists, returned)
 
 
 def place_of(function: Function) -> str:
