@@ -90,7 +90,7 @@ class AdditionTree:
     def error(
         self, arithmetic: Arithmetic, out: Quantity, errors: Tensor | None, *, alone: bool = False
     ) -> Combination | Tensor:
-        """How far a result in any order may be off. alone: by the last operation's roundings."""
+        """Return the error of a result in any order. alone: by the last operation's roundings."""
         form = arithmetic if self.varies else arithmetic.sure
         growth = form.growth(self.own if alone else self.count - 1 + self.roundings)
         lost = self.lost * arithmetic.eta

@@ -162,7 +162,7 @@ def _erfc(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
 
 @rule("lgamma", poles=True)
 def _lgamma(_: Arithmetic, out: Quantity, a: Quantity) -> Tensor:
-    """Its slope, which rises above 0, is steepest at an end; nothing is promised below 0."""
+    """Bound lgamma by its slope, which rises above 0; nothing is promised below 0."""
     local = _absolute(out)
     if a.error is not None:
         ends = (torch.digamma((a.value + side * a.error).clamp(min=0)).abs() for side in (1, -1))
@@ -186,7 +186,7 @@ def _logcumsumexp(arithmetic: Arithmetic, out: Quantity, a: Quantity, dim: int) 
 
 @rule("hypot")
 def _hypot(arithmetic: Arithmetic, out: Quantity, a: Quantity, b: Quantity) -> Combination | Tensor:
-    """By squares a number past the root of the largest overflows, and a small one is lost."""
+    """Bound hypot, whose squares overflow past the root of the largest number, or are lost."""
     lost = 2 * math.sqrt(arithmetic.eta)
     result = Combination(out, [(_LIBRARY, out)], lost)
     for x in (a, b):
@@ -207,7 +207,7 @@ def _logaddexp2(arithmetic: Arithmetic, out: Quantity, a: Quantity, b: Quantity)
 def _log_of_two(
     arithmetic: Arithmetic, out: Quantity, a: Quantity, b: Quantity, slope: float
 ) -> Tensor:
-    """Its two slopes add up to 1, so that it is off by the larger error."""
+    """Bound logaddexp by the larger error: its two slopes add up to 1."""
     large = torch.maximum(a.size, b.size).masked_fill_(~out.value.isfinite(), 0)
     large = torch.where(large.isfinite(), large, out.size)
     local = large.mul_(4 * arithmetic.u).add_(out.size, alpha=4 * arithmetic.u + EPS_LOG)

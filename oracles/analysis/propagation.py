@@ -64,7 +64,7 @@ class Pair:
 
     @property
     def before(self) -> Quantity:
-        """With the smaller of the errors."""
+        """The quantity with the smaller of the errors."""
         return self.with_error(self.sure if self.likely is None else self.likely)
 
     def with_error(self, error: Combination | Tensor | None) -> Quantity:
@@ -79,7 +79,7 @@ _TREES = list, tuple, dict
 
 
 def count_sums(graph: Graph) -> int:
-    """How many sums a graph makes: of so many the probable form holds together."""
+    """Return the number of sums of a graph, for which the probable form holds together."""
     count = 0
     for node in graph.nodes:
         results = node.meta["val"] if node.target in SUMS else None

@@ -112,7 +112,7 @@ class Combination:
     cached: Tensor | None = None
 
     def plus(self, error: Combination | Tensor | None, times: Coefficient = 1.0) -> Combination:
-        """Return the sum with a multiple of another error; None adds nothing."""
+        """Add a multiple of another error, and return self; None adds nothing."""
         if error is None:
             return self
         if isinstance(error, Tensor):
@@ -124,7 +124,7 @@ class Combination:
         return self.plus_rest(error.rest * times)
 
     def plus_term(self, coefficient: Coefficient, x: Quantity) -> Combination:
-        """With a multiple of a magnitude."""
+        """Add a multiple of a magnitude, and return self."""
         if _is(0.0, coefficient):
             return self
         if is_few(self.of.value, coefficient, x.value):
@@ -141,7 +141,7 @@ class Combination:
         return self
 
     def plus_rest(self, rest: Coefficient) -> Combination:
-        """With what is no multiple of a magnitude."""
+        """Add a part that is no multiple of a magnitude, and return self."""
         if isinstance(rest, Tensor) and not rest.dim() and rest.device.type == "cpu":
             rest = float(rest)
         if not isinstance(rest, Tensor) or is_few(self.of.value, self.rest, rest):
@@ -153,7 +153,7 @@ class Combination:
     def plus_product(
         self, x: Quantity, error: Combination, times: Coefficient = 1.0
     ) -> Combination:
-        """Return the sum with a multiple of an error's product with a magnitude."""
+        """Add a multiple of an error's product with a magnitude, and return self."""
         if len(error.terms) > 1:
             if error.cached is not None or x.value.shape != error.of.value.shape:
                 return self.plus_term(times, magnitude(x.size * error.tensor()))
@@ -283,7 +283,7 @@ def _once(memory: dict[object, Any], key: object, make: Callable[[], _T]) -> _T:
 
 @lru_cache(maxsize=1024)
 def scalar(x: float) -> Tensor:
-    """In float64; it isn't changed."""
+    """Return a constant as a float64 tensor, which callers never change."""
     return torch.tensor(x, dtype=torch.float64)
 
 

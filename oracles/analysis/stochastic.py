@@ -123,7 +123,7 @@ class _Factor:
 
     @property
     def reach(self) -> float:
-        """How many spreads an error may come to."""
+        """The error over the spread."""
         return self.error / self.spread
 
 
@@ -151,7 +151,7 @@ class _Number:
         return self.root
 
     def with_error(self, factor: float) -> Quantity:
-        """With the bound of its error."""
+        """Return the quantity with the bound of its error."""
         if self.runs is None or not self.exact.is_floating_point():
             return Quantity(self.exact, self.is_open)
         return Quantity(self.exact, self.squares() * factor)

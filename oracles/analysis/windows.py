@@ -465,7 +465,7 @@ def _linear(
 
 
 def _moves(ends: Sequence[int]) -> float:
-    """How far a result moves, in units of twice what is nearby, by all axes' positions."""
+    """Return how far a result moves, in units of twice what is nearby, by all axes' positions."""
     return sum(2 * _POSITION * (end + 1) for end in ends)
 
 

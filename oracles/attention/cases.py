@@ -67,7 +67,7 @@ def implied(sizes: Mapping[str, int]) -> frozenset[str]:
 
 
 def turn(op: str, index: int) -> tuple[torch.dtype, ...]:
-    """One dtype: the next at each index; forward, backward and gradients have different ones."""
+    """Return one dtype, the next at each index; forward, backward and gradients differ."""
     return (DTYPES[(index + _TURNS[op]) % len(DTYPES)],)
 
 

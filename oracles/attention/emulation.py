@@ -64,7 +64,7 @@ class _Way:
     numerics: Numerics
 
     def cast(self, x: Tensor) -> Tensor:
-        """As P and dS are before a product."""
+        """Cast as P and dS are cast before a product."""
         return x if self.dtype == torch.float32 else x.to(self.dtype).float()
 
     def exp(self, x: Tensor) -> Tensor:
@@ -104,11 +104,11 @@ class _Tile:
         self.keep = None if keep is None else keep.float()
 
     def rows(self, tensor: Tensor) -> Tensor:
-        """[b, s_q, h_q, c] in fp32, [B, H, R, c]."""
+        """Return the piece's rows of [b, s_q, h_q, c], as fp32 [B, H, R, c]."""
         return self.piece.rows_of(tensor).float()
 
     def keys(self, tensor: Tensor) -> Tensor:
-        """[b, s_kv, h_kv, c] in fp32, [B, H, K, c]."""
+        """Return the piece's keys of [b, s_kv, h_kv, c], as fp32 [B, H, K, c]."""
         return self.piece.keys_of(tensor).float()
 
     def statistic(self, tensor: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ def _forward(problem: Problem, way: _Way) -> dict[str, Tensor]:
 
 
 def _delta(do: Tensor, out: Tensor) -> Tensor:
-    """[b, h, s] in fp32, of tensors [b, s, h, c]."""
+    """Return delta [b, h, s] in fp32, of tensors [b, s, h, c]."""
     b, s, h, width = do.shape
     result = do.new_zeros((b, h, s), dtype=torch.float32)
     step = max(1, _DELTA_ELEMENTS // max(b * h * width, 1))

@@ -104,7 +104,7 @@ class _Codes:
         self.signs = 1.0 - 2.0 * (torch.arange(n)[:, None] >> place & 1)  # [n, columns]
 
     def keys(self, labels: Tensor, rest: Tensor) -> Tensor:
-        """[n, d]; rest [n, d] has the signs of the columns that no query asks about."""
+        """Return keys [n, d]; rest [n, d] has the signs of columns that no query asks about."""
         result = rest.clone()
         result[:, : self.columns] = self.signs[labels].to(rest)
         result[:, self.columns : self.columns + len(self.offsets)] = 1

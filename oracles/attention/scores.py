@@ -80,12 +80,12 @@ class Problem:
 
     @cached_property
     def q(self) -> Tensor:
-        """[b, s_q, h_q, d], as it was passed."""
+        """The argument q [b, s_q, h_q, d]."""
         return required(self.inputs, "q")
 
     @cached_property
     def k(self) -> Tensor:
-        """[b, s_kv, h_kv, d], as it was passed."""
+        """The argument k [b, s_kv, h_kv, d]."""
         return required(self.inputs, "k")
 
     @property
@@ -163,7 +163,7 @@ class Problem:
         return range(first, max(first, last + 1))
 
     def keys_of_queries(self, span: Span) -> Tensor:
-        """How many keys each query may attend to, [s_q]."""
+        """Return the number of keys that each query may attend to, [s_q]."""
         i = torch.arange(span.s_q, device=self.q.device) + self.shift(span)
         low = torch.zeros_like(i) if self.left is None else (i - self.left).clamp(min=0)
         high = torch.full_like(i, span.s_kv - 1)
@@ -172,7 +172,7 @@ class Problem:
         return (high - low + 1).clamp(min=0)
 
     def queries_of_keys(self, span: Span) -> Tensor:
-        """How many queries may attend to each key, [s_kv]."""
+        """Return the number of queries that may attend to each key, [s_kv]."""
         j = torch.arange(span.s_kv, device=self.q.device) - self.shift(span)
         low = torch.zeros_like(j) if self.right is None else (j - self.right).clamp(min=0)
         high = torch.full_like(j, span.s_q - 1)
@@ -223,31 +223,31 @@ class Piece:
         return tensor[self.batches, keys, self.heads]
 
     def _stacked(self, tensor: Tensor) -> Tensor:
-        """[B, H * group, queries, ...] as [B, H, R, ...]."""
+        """Return [B, H * group, queries, ...] as [B, H, R, ...]."""
         b, heads, queries, *rest = tensor.shape
         group = self.problem.group
         return tensor.reshape(b, heads // group, group * queries, *rest)
 
     def _unstacked(self, rows: Tensor) -> Tensor:
-        """[B, H, R, ...] as [B, H * group, queries, ...]."""
+        """Return [B, H, R, ...] as [B, H * group, queries, ...]."""
         b, heads, _, *rest = rows.shape
         return rows.reshape(b, heads * self.problem.group, len(self.queries), *rest)
 
     def rows_of(self, tensor: Tensor) -> Tensor:
-        """[b, s_q, h_q, c] in float64, [B, H, R, c]."""
+        """Return the piece's rows of [b, s_q, h_q, c], as float64 [B, H, R, c]."""
         return self._stacked(self._in_memory(tensor).double().transpose(1, 2))
 
     def keys_of(self, tensor: Tensor) -> Tensor:
-        """[b, s_kv, h_kv, c] in float64, [B, H, K, c]."""
+        """Return the piece's keys of [b, s_kv, h_kv, c], as float64 [B, H, K, c]."""
         return self._keys_in_memory(tensor).double().transpose(1, 2)
 
     def statistic_of(self, tensor: Tensor) -> Tensor:
-        """[b, h_q, s_q] in float64, [B, H, R, 1]."""
+        """Return the piece's rows of [b, h_q, s_q], as float64 [B, H, R, 1]."""
         view = self._in_memory(tensor.transpose(1, 2))
         return self._stacked(view.double().transpose(1, 2))[..., None]
 
     def per_head(self, tensor: Tensor) -> Tensor:
-        """[h_q] in float64, [1, H, R, 1]."""
+        """Return the piece's heads of [h_q], as float64 [1, H, R, 1]."""
         group = self.problem.group
         own = tensor[self.heads.start * group : self.heads.stop * group].double()
         return self._stacked(own[None, :, None, None].expand(-1, -1, len(self.queries), -1))

@@ -61,7 +61,7 @@ def _constant(values: Values) -> None:
 
 
 def _one(name: str, number: float) -> Distribution:
-    """One element of `name`, of its last batch and head and in the middle, is `number`."""
+    """Set one element of `name`, in its last batch and head and the middle, to `number`."""
 
     def place(values: Values) -> None:
         for tensor in values.some(name):
@@ -165,7 +165,7 @@ def _key(case: Case) -> tuple[object, ...]:
 
 
 def chosen(case: Case, choices: Sequence[float]) -> float:
-    """One of an option's numbers, by the case's sizes, options and seed."""
+    """Return one of an option's numbers, chosen by the case's sizes, options and seed."""
     place = sum(size for _, size in case.sizes) + len(case.options) + case.seed
     return choices[place % len(choices)]
 

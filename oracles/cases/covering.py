@@ -91,7 +91,7 @@ class Coverage:
     wanted: NDArray[np.bool_] = field(init=False)
 
     def _pairs_to_meet(self) -> NDArray[np.bool_]:
-        """[levels, levels]: the pairs of two factors whose levels are to meet."""
+        """Return a mask [levels, levels] of the pairs of two factors' levels that are to meet."""
         assert self.op.allowed is not None
         factors = self.op.allowed.factors
         of_factors = np.array(
@@ -109,7 +109,7 @@ class Coverage:
         return [place for place in places if place is not None]
 
     def _pairs(self, case: Case) -> NDArray[np.bool_]:
-        """[levels, levels]: the pairs that the case has.
+        """Return a mask [levels, levels] of the pairs that the case has.
 
         Where nothing is computed (there are no rows), those with the level that makes it so alone:
         no other two have met there.
@@ -131,7 +131,7 @@ class Coverage:
         return new
 
     def new_pairs(self, case: Case) -> int:
-        """How many possible pairs the case would be the first to meet."""
+        """Return the number of possible pairs that the case would be the first to meet."""
         return self._new(self._pairs(case))
 
     def _new(self, pairs: NDArray[np.bool_]) -> int:
@@ -284,7 +284,7 @@ class Coverage:
         self.possible &= present[:, None] | present[None, :]
 
     def missing(self) -> NDArray[np.bool_]:
-        """[levels, levels]: possible, and not met."""
+        """A mask [levels, levels] of possible pairs that haven't met."""
         result: NDArray[np.bool_] = self.possible & ~self.met
         return result
 

@@ -51,7 +51,7 @@ def generator(device: torch.device, *key: object) -> torch.Generator:
 
 
 def normal(_: Values) -> None:
-    """As drawn."""
+    """Leave the values as they were drawn."""
 
 
 def changed(names: str, change: Callable[[Tensor], object]) -> Distribution:
@@ -285,7 +285,7 @@ def addends_vary(case: Case, equal: Collection[str]) -> bool:
 
 
 def objection(case: Case, own: Collection[str]) -> str | None:
-    """Why a user's case can't have its distribution; own: those for the op's own cases alone."""
+    """Return why a user's case can't have its distribution. own: those of the op's own cases."""
     drawn = case.distribution
     if drawn in own:
         return f"distribution {drawn} is for the op's own cases, whose sizes suit it; name another"

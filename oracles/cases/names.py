@@ -104,7 +104,7 @@ def case_named(op: Op, name: str) -> Case | None:
 
 
 def objection(op: Op, case: Case) -> str | None:
-    """Why the op has no such case, in one sentence; None where it has."""
+    """Return why the op has no such case, in one sentence; None where it has."""
     assert op.allowed is not None
     return op.allowed.objection(case) or misplaced(op, case)
 

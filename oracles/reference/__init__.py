@@ -561,7 +561,7 @@ def _too_many(
     distinct: Mapping[str, tuple[str, ...]],
     sizes: Mapping[str, int],
 ) -> str | None:
-    """Why indices that are distinct can't be drawn; None where they can."""
+    """Return why distinct indices can't be drawn; None where they can."""
     for array in signature.arrays:
         axes = distinct.get(array.name, ())
         count = math.prod(length(axis, sizes) for axis in array.axes if axis in axes)

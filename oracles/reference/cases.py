@@ -306,7 +306,7 @@ def _possible(op: Op, cases: Iterator[Case]) -> Iterator[Case]:
 
 
 def _none_of(op: Op, sizes: Mapping[str, Sizes], name: str, tier: Tier) -> Iterator[Case]:
-    """Nothing along one size, where that can be: outputs are empty, or sums of nothing."""
+    """Yield cases with one size 0, where that can be: outputs are empty, or empty sums."""
     if not sizes[name].least:
         values = {size: 0 if size == name else sizes[size].plain for size in sizes}
         for pair in _dtypes(op):
@@ -369,7 +369,7 @@ class _Covering(Coverage):
         self.possible = self.wanted.copy()
 
     def _served_case(self, parts: Iterable[Part]) -> Case | None:
-        """As of any covering; what ends with a size of 0 is no case, and most of what is tried."""
+        """Return the case of these parts; None where the last sizes have a 0, as most tries do."""
         *_, last, end = listed = list(parts)
         return None if 0 in {**last.sizes, **end.sizes}.values() else super()._served_case(listed)
 

@@ -110,7 +110,7 @@ def _is_whole(x: object) -> bool:
 
 
 def _line(function: Function, frames: traceback.StackSummary) -> str:
-    """`file:line` of the last frame in the reference's file, else of the reference."""
+    """Return `file:line` of the last frame in the reference's file, else of the reference."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     file = None if code is None else code.co_filename
     lines = [frame.lineno for frame in frames if frame.filename == file]

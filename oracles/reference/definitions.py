@@ -191,7 +191,7 @@ class _Stored:
     key: str
 
     def __call__(self) -> Tensor:
-        """Its values. Raises ImportError, and what a file that can't be read does."""
+        """Read the values. Raises ImportError, and the errors of an unreadable file."""
         from safetensors import safe_open  # noqa: PLC0415  # who names no such file needs none
 
         with safe_open(self.file, framework="pt") as opened:

@@ -58,7 +58,7 @@ class Extent:
     constants: Mapping[str, int]
 
     def of(self, sizes: Mapping[str, int]) -> int:
-        """How long it is. Raises NameError, and whatever else the expression does."""
+        """Return the length. Raises NameError, and the errors of the expression."""
         names = {"__builtins__": {}, "min": min, "max": max, **self.constants, **sizes}
         return int(eval(self.text, names))  # noqa: S307  # beside code of the same file that runs
 
@@ -79,11 +79,11 @@ class Array:
     fixed: bool = False
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """Its shape, of a case with these sizes."""
+        """Return the array's shape in a case with these sizes."""
         return tuple(length(axis, sizes) for axis in self.axes)
 
     def dtype(self, case: Case) -> torch.dtype:
-        """Its dtype, in a case."""
+        """Return the array's dtype in a case."""
         if isinstance(self.kind, torch.dtype):
             return self.kind
         return case.weight_dtype if self.kind == "weight" else case.dtype
@@ -107,7 +107,7 @@ class Array:
 
 
 def length(axis: Axis, sizes: Mapping[str, int]) -> int:
-    """How long an axis is, of a case with these sizes."""
+    """Return an axis's length in a case with these sizes."""
     if isinstance(axis, Extent):
         return axis.of(sizes)
     return sizes[axis] if isinstance(axis, str) else axis
@@ -186,7 +186,7 @@ class Signature:
 
 
 def place_of(function: Function) -> str:
-    """`file:line` of where a function is written."""
+    """Return `file:line` of where a function is written."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:  # written in C, or an object that is called
         return str(getattr(function, "__name__", type(function).__name__))
