@@ -463,7 +463,7 @@ class Reference:
 
     def signs(self, case: Case, seed: int) -> Flips:
         """Return signs that change the outputs' signs alone."""
-        all_symmetries = _foreign[self] if self in _foreign else _symmetries(self)
+        all_symmetries = _told[self] if self in _told else _symmetries(self)
         free = tuple(
             symmetry for symmetry in all_symmetries if symmetry.arguments.isdisjoint(self.drawn_by)
         )
@@ -644,7 +644,7 @@ def _counted(reference: Reference, sizes: tuple[tuple[str, int], ...]) -> Counte
     return counter
 
 
-_foreign: dict[Reference, tuple[symmetries.Symmetry, ...]] = {}  # by another process
+_told: dict[Reference, tuple[symmetries.Symmetry, ...]] = {}  # by another process
 
 
 @cache
@@ -694,7 +694,7 @@ class ReferenceOp(Op):
     def tell_signs(self, signs: list[Any] | None) -> None:
         """Set the symmetries that another process found: this one may not ask the oracle."""
         if signs is not None:
-            _foreign[self.reference] = tuple(
+            _told[self.reference] = tuple(
                 symmetries.Symmetry(axis, frozenset(arguments), frozenset(outputs))
                 for axis, arguments, outputs in signs
             )
