@@ -38,7 +38,7 @@ def configuration() -> str | None:
     """Return the name of the configuration that this call must take; None: the kernel's own choice.
 
     >>> with held_to("block_m4"):
-    >>>     configuration()
+    ...     configuration()
     'block_m4'
     """
     if not _requested:

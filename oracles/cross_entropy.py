@@ -5,7 +5,7 @@ Smoothed, a part of the target is spread over all n labels (Szegedy et al. 2016,
 no loss and no gradient, whatever its logits are. Where one of them is NaN its loss is 0; its
 gradient is 0 in Liger, and NaN in PyTorch, which multiplies NaN by 0: either is right.
 
-Of a logit of infinity nothing is defined: exp(x - max) is NaN of its row, and the formula isn't.
+A logit of infinity is undefined: exp(x - max) makes its row NaN, and the formula doesn't.
 """
 
 from __future__ import annotations

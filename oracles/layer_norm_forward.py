@@ -17,7 +17,7 @@ def layer_norm(
     bias: Float[Tensor, "n"],
     eps: float = 1e-5,
 ) -> Float[Tensor, "m n"]:
-    """Of rows of n; the variance is the mean of squares of what the mean was taken off."""
+    """Layer norm of rows of n; the variance is the mean of the centred squares."""
     centred = x - x.mean(-1, keepdim=True)
     rstd = torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
     return centred * rstd * weight + bias

@@ -36,20 +36,35 @@ Outputs = dict[str, Tensor | None]
 
 
 def optional(tensors: Mapping[str, object], name: str) -> Tensor | None:
-    """The tensor `name` of arguments or outputs, None where it is absent or None."""
+    """Return the tensor `name` of arguments or outputs, None where it is absent or None.
+
+    Example:
+        >>> optional({"x": torch.ones(2)}, "bias") is None
+        True
+    """
     value = tensors.get(name)
     return value if isinstance(value, Tensor) else None
 
 
 def required(tensors: Mapping[str, object], name: str) -> Tensor:
-    """The tensor `name` of arguments or outputs, which is always there."""
+    """Return the tensor `name` of arguments or outputs, which is always there.
+
+    Example:
+        >>> required({"x": torch.ones(2)}, "x")
+        tensor([1., 1.])
+    """
     value = optional(tensors, name)
     assert value is not None, name
     return value
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """`torch.bfloat16` as `bfloat16`."""
+    """Return a dtype's name without the module.
+
+    Example:
+        >>> dtype_name(torch.bfloat16)
+        'bfloat16'
+    """
     return str(dtype).removeprefix("torch.")
 
 
@@ -168,7 +183,7 @@ _KINDS: dict[type, tuple[tuple[type, ...], str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """What a kernel declares of its arithmetic; the defaults fit a plain fp32-accumulating one.
+    """A kernel's declared arithmetic; the defaults fit a plain fp32-accumulating kernel.
 
     These are the words that all ops share. An op has more by a subclass (`Op.numerics`), and names
     the casts that its kernels may make (`Op.casts`, or marks of its reference).
@@ -217,7 +232,7 @@ class Numerics:
         """Return the same in this class, whose own words keep their defaults where it has more."""
         if isinstance(numerics, cls):
             return numerics
-        return cls(**{each.name: getattr(numerics, each.name) for each in fields(Numerics)})
+        return cls(**{field_.name: getattr(numerics, field_.name) for field_ in fields(Numerics)})
 
     def makes(self, cast: str) -> bool:
         """Say whether the kernel makes the cast of this name."""
@@ -471,7 +486,7 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one level of a factor puts into a case; what isn't given is left to other factors."""
+    """The settings that one level of a factor adds to a case; other factors choose the rest."""
 
     sizes: Mapping[str, int] = field(default_factory=dict)
     options: frozenset[str] = frozenset()
@@ -532,29 +547,29 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Workloads:
-    """What of an op is timed, and profiled, where nobody names a case.
+    """The cases of an op that are timed, and profiled, where nobody names a case.
 
     anchors   for a GPU: large shapes at which peers' figures are known
-    others    for a GPU: what models and users have besides, each with its `why`
+    further   for a GPU: what models and users have besides, each with its `why`
     on_cpu    for a CPU, where the large ones would take hours
     profiled  larger than any L2, and long enough that a loop of them is nothing but them
     """
 
     anchors: tuple[Case, ...] = ()
-    others: tuple[Case, ...] = ()
+    further: tuple[Case, ...] = ()
     on_cpu: tuple[Case, ...] = ()
     profiled: tuple[Case, ...] = ()
 
     def timed(self, device: str) -> tuple[Case, ...]:
-        """What is timed on a device, "cuda" or "cpu"."""
-        return (*self.anchors, *self.others) if device == "cuda" else self.on_cpu
+        """Return the cases timed on a device, "cuda" or "cpu"."""
+        return (*self.anchors, *self.further) if device == "cuda" else self.on_cpu
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """What an op computes, for which cases, and how well it can be known. It says what, never how.
+    """An op: its computation, its cases, and the accuracy of its truth. It says nothing of the how.
 
-    What a kernel is given, and returns:
+    A kernel's arguments and results:
     arguments  always passed to a kernel, by keyword
     outputs    what it returns, in this order; None for one that an option leaves out
     options    the op's optional features, each with one sentence; a kernel is given a case with
@@ -565,7 +580,7 @@ class Op:
     forms      (case) -> shape and dtype of each output that the case has
     geometry   (case) -> where each tensor argument lies, as far as its arrangement can vary
 
-    What is right:
+    The truth:
     cases      () -> all cases, both tiers, those of `ci` first
     inputs     (case, device) -> keyword arguments of a kernel, values fixed by the case
     oracle     (case, inputs) -> float64 outputs, None where an option leaves an output out
@@ -589,7 +604,7 @@ class Op:
     left_out   of a part of an op: the outputs that it hasn't
     workloads  what is timed and profiled
 
-    What kernels and suites need to know of arguments, sizes and options:
+    Facts of arguments, sizes and options for kernels and suites:
     sequences  (case) -> the sizes of each sequence where several lie end to end, else none; None:
                they never do
     widths     sizes of a last axis, for which kernels are compiled
@@ -639,11 +654,11 @@ class Op:
     case_from: Callable[[Inputs], Case] | None = None
 
     def found_signs(self) -> list[Any] | None:
-        """What `signs` go by where the oracle was asked for it, in JSON; None where it wasn't."""
+        """Return the result of the trials for `signs`, in JSON; None without trials."""
         return None
 
-    def tell_signs(self, found: list[Any] | None) -> None:
-        """Tell a process that may not ask the oracle what another one found."""
+    def tell_signs(self, signs: list[Any] | None) -> None:
+        """Set the found signs in a process that may not ask the oracle."""
 
     def has_batches(self) -> bool:
         """Say whether some relation tells the bits of a batch-invariant kernel."""
@@ -681,7 +696,7 @@ class Op:
 
     @property
     def has_figures(self) -> bool:
-        """Whether flops and bytes are of what is computed: of a part that can't always be said."""
+        """Return True if flops and bytes are known: for a part of an op not always."""
         return not self.left_out or not self.whole_work.isdisjoint(self.outputs)
 
     def caller_of(self, function: Callable[..., object]) -> Callable[..., object]:
@@ -715,5 +730,5 @@ class Op:
         return update_wrapper(called, function)
 
     def as_tuple(self, returned: object) -> object:
-        """What a kernel returned; where that is the one output of the op, in a tuple."""
+        """Return a kernel's outputs as a tuple, also where it returned one tensor."""
         return (returned,) if isinstance(returned, Tensor) and len(self.outputs) == 1 else returned

@@ -1,12 +1,12 @@
 """Scaled quantisation to fp8 (e4m3): codes = x / scale, scale = max |x| / 448, by rows or blocks.
 
-No |x| / scale is above 448, the largest code, so that nothing saturates. Of numbers that are all
-below eps, zeros too, the scale is eps / 448. A NaN makes the scale and all codes of its row or
+No |x| / scale is above 448, the largest code, so that nothing saturates. The scale of numbers that
+are all below eps, zeros too, is eps / 448. A NaN makes the scale and all codes of its row or
 block NaN; an infinity makes the scale infinite, its own code NaN and the others 0.
 
-Both quotients are written as products. Of x / scale, x (1 / scale) and x (448 / max) the second has
-the most roundings, and its bound holds for all three. A scale is max / 448, or max times what fp32
-has for 1 / 448, as PyTorch makes it on a GPU.
+Both quotients are written as products. Among x / scale, x (1 / scale) and x (448 / max) the second
+has the most roundings, and its bound holds for all three. A scale is max / 448, or max times fp32's
+1 / 448, as PyTorch makes it on a GPU.
 """
 
 from __future__ import annotations

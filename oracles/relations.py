@@ -1,4 +1,4 @@
-"""What the relations of several ops share: inputs changed apart, and scaling by a power of two."""
+"""Common parts of several ops' relations: inputs changed apart, and scaling by a power of two."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tensors = Mapping[str, Tensor]
 
 
 def is_sampled(case: Case, one_in: int) -> bool:
-    """Whether a plain case of `full` is among those tried for invariance, one in so many."""
+    """Return True if a plain case of `full` is sampled for invariance, one in `one_in`."""
     chosen = zlib.crc32(case.id().encode()) % one_in == 0
     return case.tier == "full" and case.distribution == "normal" and chosen
 
@@ -44,27 +44,27 @@ def scaled(
     exact: bool = True,
     underflows: bool = False,
 ) -> Relation:
-    """FACTOR times the inputs and outputs of these names (None: all); other outputs stay."""
+    """Return FACTOR times the inputs and outputs of these names (None: all); other outputs stay."""
 
     def times(tensors: Mapping[str, object], names: Container[str] | None) -> dict[str, Tensor]:
         return {
-            key: each * FACTOR if names is None or key in names else each
-            for key, each in tensors.items()
-            if isinstance(each, Tensor)
+            key: tensor * FACTOR if names is None or key in names else tensor
+            for key, tensor in tensors.items()
+            if isinstance(tensor, Tensor)
         }
 
     return Relation(
         name,
         case,
-        change=lambda given: copied(given, times(given, inputs)),
+        change=lambda inputs_: copied(inputs_, times(inputs_, inputs)),
         carry=lambda returned: times(returned, outputs),
         exact=exact,
-        slack=lambda returned: {key: _of_subnormals(each) for key, each in returned.items()},
+        slack=lambda returned: {key: _of_subnormals(output) for key, output in returned.items()},
         underflows=underflows,
     )
 
 
 def _of_subnormals(output: Tensor) -> Tensor:
-    """What the cast of a number and the cast of FACTOR times it may differ by, beside FACTOR."""
+    """Return how far the cast of FACTOR times a number may be from FACTOR times the cast."""
     small = output.abs() < torch.finfo(output.dtype).smallest_normal
     return small.double() * (2 * FACTOR * HALF_SUBNORMAL_SPACING[output.dtype])

@@ -31,7 +31,7 @@ _FORM = Form(weighting="weight", gradient=None, has_bias=False, distributed=Fals
 def rms_norm(
     x: Float[Tensor, "m n"], weight: Float[Tensor, "n"], eps: float = 1e-6
 ) -> Float[Tensor, "m n"]:
-    """Of rows of n, in any dtype; the mean of squares and its root stay in fp32."""
+    """RMS norm of rows of n, in any dtype; the mean of squares and its root stay in fp32."""
     return _normalised(x, weight, eps)
 
 
@@ -43,7 +43,7 @@ def add_rms_norm(
     weight: Float[Tensor, "n"],
     eps: float = 1e-6,
 ) -> tuple[Float[Tensor, "m n"], Float[Tensor, "m n"]]:
-    """Of a sum, which is written in x's dtype, and normalised before that cast or after it."""
+    """RMS norm of x + residual, which is written in x's dtype, and normalised before or after."""
     s = x + residual
     return _normalised(rounds(s, "s"), weight, eps), s
 

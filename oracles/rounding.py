@@ -55,8 +55,8 @@ class Gamma:
             return n * self.unit_roundoff
         return min(n, self._factor * math.sqrt(n)) * self.unit_roundoff
 
-    def each(self, n: Tensor) -> Tensor:
-        """gamma_n for each number of roundings in n, in float64."""
+    def elementwise(self, n: Tensor) -> Tensor:
+        """Return gamma_n, float64, for a tensor n of numbers of roundings, in its shape."""
         wide = n.double()
         if self.compared is not None:
             wide = wide.minimum(self._factor * wide.sqrt())
@@ -69,7 +69,12 @@ class Gamma:
 
 
 def tf32(x: Tensor) -> Tensor:
-    """fp32 numbers as a tf32 product reads them: without their last 13 bits."""
+    """Return fp32 numbers as a tf32 product reads them: without their last 13 bits.
+
+    Example:
+        >>> tf32(torch.tensor([1 + 2.0**-10, 1 + 2.0**-11])) - 1
+        tensor([0.0010, 0.0000])
+    """
     return (x.contiguous().view(torch.int32) & _TF32_KEPT).view(torch.float32)
 
 

@@ -118,7 +118,11 @@ def gpu(uuid: str, pci_bus_id: str | None = None) -> Gpu | Missing:
 
 
 def hashed(uuid: str) -> str:
-    """Return the hash of a UUID: equal for the same GPU, and not reversible."""
+    """Return the hash of a UUID: equal for the same GPU, and not reversible.
+
+    >>> hashed("GPU-0")
+    'sha256-742563b159cc4efa'
+    """
     return f"sha256-{hashlib.sha256(uuid.encode()).hexdigest()[:16]}"
 
 
@@ -127,7 +131,10 @@ _GVISOR = ("gvisor", "Sun Jan 10 15:06:54 PST 2016")
 
 
 def container(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> str | None:
-    """Return the containers of this process, outermost last, for example "docker, gvisor"."""
+    """Return the containers of this process, outermost last, for example "docker, gvisor".
+
+    None outside of containers; the variable `container` where no other mark is known.
+    """
     kernel = _read(root / "proc/version") + _read(root / "proc/sys/kernel/osrelease")
     groups = _read(root / "proc/1/cgroup")
     board = _read(root / "sys/class/dmi/id/sys_vendor") + _read(root / "proc/cmdline")
@@ -204,7 +211,11 @@ def git_state() -> tuple[str | None, bool | None]:
 
 
 def hash_of(path: Path) -> str | None:
-    """Return the SHA-256 of a file's bytes; None where the file can't be read."""
+    """Return the SHA-256 of a file's bytes; None where the file can't be read.
+
+    >>> hash_of(Path(os.devnull))[:16]
+    'e3b0c44298fc1c14'
+    """
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:

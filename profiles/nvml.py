@@ -197,7 +197,11 @@ def open_gpu(uuid: str, pci_bus_id: str | None = None) -> NvmlGpu | Missing:
 
 
 def full_uuid(uuid: str) -> str:
-    """Return the UUID with the `GPU-` that NVML writes and torch leaves out."""
+    """Return the UUID with the `GPU-` that NVML writes and torch leaves out.
+
+    >>> full_uuid("3f2a"), full_uuid("MIG-3f2a")
+    ('GPU-3f2a', 'MIG-3f2a')
+    """
     return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
 
 

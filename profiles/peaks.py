@@ -217,5 +217,9 @@ def peak_of(name: str, multiprocessors: int, power_w: float) -> Peak | None:
 
 
 def peaks_of_sm(sm: int) -> tuple[Peak, ...]:
-    """Return the models of a compute capability, its representative first."""
+    """Return the models of a compute capability, its representative first.
+
+    >>> [peak.sm for peak in peaks_of_sm(90)][:1]
+    [90]
+    """
     return tuple(peak for peak in PEAKS if peak.sm == sm)

@@ -43,9 +43,9 @@ _SMALLEST = (torch.float32, torch.float32)
 
 
 def _names(targets: object) -> str:
-    """Names of aten's operations, each once, in their order."""
-    names = sorted({str(item).split(".")[1] for item in targets})  # type: ignore[attr-defined]
-    return ", ".join(f"`{item}`" for item in names)
+    """Return the sorted names of aten's operations, without duplicates."""
+    names = sorted({str(target).split(".")[1] for target in targets})  # type: ignore[attr-defined]
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def operations_text() -> str:

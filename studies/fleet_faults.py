@@ -226,7 +226,7 @@ def _rows(lines: Collection[bytes]) -> set[str]:
 
 
 def _delayed(run: _Run) -> dict[str, Any]:
-    """Return how long rows take to arrive, as sampled every 20 ms."""
+    """Return the run's results, and how long rows take to arrive, as sampled every 20 ms."""
     run.until(lambda: False)
     run.kept.look()
     # The header and the end don't count: the driver writes them at other times.

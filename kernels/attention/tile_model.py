@@ -209,14 +209,20 @@ class _Walk:
 
 
 def unit_of(dtype: str, generation: Generation) -> Unit:
-    """Return the unit of products: whole fp32 operands go through FMA units everywhere."""
+    """Return the unit of products: whole fp32 operands go through FMA units everywhere.
+
+    >>> unit_of("f32", generation_of(90)), unit_of("bf16", generation_of(90))
+    ('fma', 'wgmma')
+    """
     return "fma" if dtype == "f32" else generation.unit
 
 
 def needs(
     kind: Pass, dtype: str, d: int, tile: KernelTile, generation: Generation, *, plain: bool = True
 ) -> Needs:
-    """Return a tile's needs for heads of d; past 256 accumulators are in memory, d in chunks of 64.
+    """Return the shared memory, registers and tensor memory of a tile for heads of d.
+
+    Past d = 256 accumulators are in memory, and d comes in chunks of 64.
 
     plain: nothing is added to scores, no weight is dropped, and loads are 16 bytes wide. Otherwise
     a tile of fp32 numbers, and of their addresses, is held beside the scores, and laid out anew.
@@ -376,7 +382,11 @@ def fits(
 
 
 def generation_of(sm: int) -> Generation:
-    """Return the generation of an sm. Raises LookupError."""
+    """Return the generation of an sm. Raises LookupError.
+
+    >>> generation_of(90).unit
+    'wgmma'
+    """
     for generation in GENERATIONS:
         if generation.sm[0] <= sm <= generation.sm[1]:
             return generation

@@ -308,5 +308,5 @@ def row_sharing_aligned(dy, x, weight, mean, rstd, **options):
     configurations=_configurations,
 )
 def _row_sharing_any(dy, x, weight, mean, rstd, **options):
-    """Rows shared by programs, any strides and offsets."""
+    """Compute the gradients with rows shared by programs, for any strides and offsets."""
     return row_sharing(dy, x, weight, mean, rstd, aligned=False, **options)

@@ -1,4 +1,4 @@
-"""What a kernel's arithmetic does to a number: roundings, what flushing loses, casts, tf32."""
+"""Effects of a kernel's arithmetic on a number: roundings, what flushing loses, casts, tf32."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kernel_workbench.oracles.analysis.quantities import Combination, Known, scalar
+from kernel_workbench.oracles.analysis.quantities import Combination, Quantity, scalar
 from kernel_workbench.oracles.op import Numerics
 from kernel_workbench.oracles.rounding import (
     FLUSHED,
@@ -61,12 +61,12 @@ class Arithmetic:
         return replace(self, gamma=Gamma(self.u))
 
     def growth(self, n: float) -> float:
-        """What n roundings in a row do to a number: (1 + u)^n - 1, or what is as probable."""
+        """Return the relative error of n roundings: (1 + u)^n - 1, or its probable form."""
         return math.expm1(min(self.gamma(n) + n * self.u**2, 600.0))
 
     def rounded(
         self,
-        out: Known,
+        out: Quantity,
         error: Combination | Tensor | None,
         roundings: float = 1,
         *,
@@ -79,31 +79,35 @@ class Arithmetic:
         return self.local(out, roundings).plus(error, self.grown(times, roundings))
 
     def grown(self, times: float, roundings: float = 1) -> float:
-        """What an error is multiplied by that was `times` as large before so many roundings."""
+        """Return an error of `times` after so many more roundings."""
         return times * (1 + roundings * self.u)
 
     def local(
-        self, out: Known, roundings: float = 1, *, absolute: float = 0.0, relative: float = 0.0
+        self, out: Quantity, roundings: float = 1, *, absolute: float = 0.0, relative: float = 0.0
     ) -> Combination:
-        """What so many roundings do to an exact number, for a rule to add to.
+        """Return the error of so many roundings of an exact number, to which a rule adds.
 
-        absolute, relative: what it was off by before them, and in units of its size.
+        Args:
+            out: the exact number, of any shape.
+            roundings: how many there are.
+            absolute: the number's error before them.
+            relative: the same, in units of its magnitude.
         """
         slope = roundings * self.u + self.grown(relative, roundings)
         return Combination(out, [(slope, out)], self.eta + self.grown(absolute, roundings))
 
-    def cast(self, a: Known, dtype: torch.dtype) -> Combination | Tensor | None:
+    def cast(self, a: Quantity, dtype: torch.dtype) -> Combination | Tensor | None:
         """The error after a cast, of which a type as wide as the arithmetic's needs none."""
         u = UNIT_ROUNDOFF.get(dtype, 0.0)
         if u <= self.u:
-            return a.given
-        return Combination(a, [(u, a)], HALF_SUBNORMAL_SPACING[dtype]).plus(a.given, 1 + u)
+            return a.lazy_error
+        return Combination(a, [(u, a)], HALF_SUBNORMAL_SPACING[dtype]).plus(a.lazy_error, 1 + u)
 
     def casts(self, name: str) -> bool:
-        """Whether a kernel makes the cast marked by the name; "" stands for one that all make."""
+        """Return True if a kernel makes the cast of that name; every kernel makes ""."""
         return not name or self.numerics.makes(name)
 
-    def operand(self, a: Known) -> Tensor | None:
+    def operand(self, a: Quantity) -> Tensor | None:
         """The error of a number as a product of matrices reads it."""
         if not self.numerics.tf32_operands:
             return a.error

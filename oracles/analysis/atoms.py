@@ -1,6 +1,6 @@
 """Softmax, its logarithm and log-sum-exp, whose maximum cancels: an error of it does nothing.
 
-Of scores s with errors e, p = softmax, m the maximum, L = log sum exp s, n scores in T tiles:
+Let s be scores with errors e, p = softmax, m the maximum, L = log sum exp s, n scores in T tiles:
 
     d   = e + 4 u (|s| + |m|) + eps_exp         what is wrong with the exponent, and the exponential
     P+  = log sum p e^d                         the sum of exponentials may be off by that, up
@@ -32,7 +32,7 @@ from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
 from kernel_workbench.oracles.analysis.quantities import (
     Coefficient,
     Combination,
-    Known,
+    Quantity,
     largest,
     magnitude,
     scalar,
@@ -59,13 +59,13 @@ class _Small:
 
     total: Tensor
     rest: Coefficient
-    terms: list[tuple[Coefficient, Known]]
+    terms: list[tuple[Coefficient, Quantity]]
     relative: float
 
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """What the rules share: d, m, P+, and what errors of the exponents do to the softmax.
+    """The quantities that the rules share: d, m, P+, and the errors that d causes in the softmax.
 
     The axes stay, of size 1.
     """
@@ -77,27 +77,29 @@ class _Scores:
     n: int
 
     @classmethod
-    def of(cls, u: float, a: Known, axes: tuple[int, ...], p: Tensor) -> _Scores:
-        """p: the softmax, where it is finite."""
+    def of(cls, u: float, a: Quantity, axes: tuple[int, ...], p: Tensor) -> _Scores:
+        """Return the quantities of scores; p is the softmax, where it is finite."""
         s, n = a.value, math.prod(a.value.shape[axis] for axis in axes)
         m = s.amax(axes, keepdim=True).nan_to_num_(nan=0, posinf=0, neginf=0)
 
         def d() -> Tensor:
-            made = torch.add(m.abs().mul_(4 * u).add_(EPS_EXP), a.size, alpha=4 * u)
+            exponents = torch.add(m.abs().mul_(4 * u).add_(EPS_EXP), a.size, alpha=4 * u)
             if a.error is not None:
-                made += a.error
+                exponents += a.error
             # Its exponential is 0, whatever is added to it.
             hides = not a.most < -_HIDDEN
-            return made.masked_fill_(s <= _HIDDEN, 0) if hides else made
+            return exponents.masked_fill_(s <= _HIDDEN, 0) if hides else exponents
 
         rows = m.abs().mul_(4 * u).add_(EPS_EXP)
-        exact = Combination(a, [(4 * u, a)], rows).plus(a.given)
+        exact = Combination(a, [(4 * u, a)], rows).plus(a.lazy_error)
         terms, rest, most = multiplied(exact, magnitude(p))
         if terms is None:
             grown = d()
             most = float(grown.amax())
             terms = [(1.0, multiple(magnitude(p), magnitude(grow(grown, most))))]
-        total = torch.as_tensor(sum(each * one.total(axes) for each, one in terms) + rest)
+        total = torch.as_tensor(
+            sum(coefficient * term.total(axes) for coefficient, term in terms) + rest
+        )
         largest_total = float(total.amax())
         if math.log1p(largest_total) < _SMALL:
             relative = largest_total + (1 + largest_total) * 2 * most
@@ -114,14 +116,14 @@ class _Scores:
         return r / (1 - r) if r < 1 else math.inf
 
     def total(self, arithmetic: Arithmetic, lse: Tensor) -> Tensor:
-        """The error of L."""
-        made = self.above + self.relative(arithmetic)
-        made += (lse.abs() + self.m.abs()).mul_(4 * arithmetic.u)
-        return made.add_((lse - self.m).abs_().add_(1), alpha=EPS_LOG)
+        """Return the error of L."""
+        error = self.above + self.relative(arithmetic)
+        error += (lse.abs() + self.m.abs()).mul_(4 * arithmetic.u)
+        return error.add_((lse - self.m).abs_().add_(1), alpha=EPS_LOG)
 
 
 def _wide(d: Tensor, p: Tensor, above: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """What errors of the exponents do to the softmax, on each side."""
+    """Return the error of the softmax for errors d of the exponents, the larger of both sides."""
     log_p = p.log()
     below = -torch.logsumexp(log_p - d, axes, keepdim=True)
     high = (log_p + d + below).exp_().sub_(p)
@@ -130,13 +132,15 @@ def _wide(d: Tensor, p: Tensor, above: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 
 def _scores(
-    arithmetic: Arithmetic, a: Known, axes: tuple[int, ...], p: Callable[[], Tensor]
+    arithmetic: Arithmetic, a: Quantity, axes: tuple[int, ...], p: Callable[[], Tensor]
 ) -> _Scores:
     return a.once(("scores", axes), lambda: _Scores.of(arithmetic.u, a, axes, p()))
 
 
 @rule("_softmax", sums=True)
-def _softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: object) -> Combination:
+def _softmax(
+    arithmetic: Arithmetic, out: Quantity, a: Quantity, dim: int, *_: object
+) -> Combination:
     out.mark_nonnegative()
     if not out.value.numel():
         return arithmetic.local(out)
@@ -152,40 +156,40 @@ def _softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: object)
     out.of_value["relative"] = roundings * arithmetic.u + through.relative * grown
     grows = (1 + through.total) * grown
     result.plus_term(through.total * grown + grows * through.rest, out)
-    for coefficient, each in through.terms:
-        result.plus_term(grows * coefficient, each)
+    for coefficient, term in through.terms:
+        result.plus_term(grows * coefficient, term)
     return result
 
 
 @rule("_softmax_backward_data", sums=True)
 def _softmax_gradient(
-    arithmetic: Arithmetic, out: Known, dy: Known, p: Known, dim: int, *_: object
+    arithmetic: Arithmetic, out: Quantity, dy: Quantity, p: Quantity, dim: int, *_: object
 ) -> Combination:
     """p (dy - S), or p dy - p S, of S = sum p dy; p is the same number in both places."""
     if not out.value.numel():
         return arithmetic.local(out)
     u, grown, axes = arithmetic.u, arithmetic.grown(1.0), axes_of(p.value, dim)
     products = dy.times(p)
-    (own, others), relative = apart(p), p.of_value.get("relative", math.inf)
-    terms, rest = (others.terms, others.rest) if others else ([], 0.0)
-    factors: list[Any] = [each.of_value.get("factor") for _, each in terms]
+    (own, rest_of_p), relative = apart(p), p.of_value.get("relative", math.inf)
+    terms, rest = (rest_of_p.terms, rest_of_p.rest) if rest_of_p else ([], 0.0)
+    factors: list[Any] = [term.of_value.get("factor") for _, term in terms]
     simple = dy.exact and dy.most < LARGEST and relative < 1 and terms and None not in factors
     if simple:
         error = arithmetic.local(products).plus_term(own * grown, products)
         error.plus_rest(rest * (dy.most * grown))
-        for coefficient, each in terms:
-            error.plus_term(coefficient * grown, dy.times(each))
+        for coefficient, term in terms:
+            error.plus_term(coefficient * grown, dy.times(term))
     else:
         error = product(arithmetic, products, dy, p)
-    e_total = sum_error(arithmetic, replace(products, given=error), axes, keep=True)
+    e_total = sum_error(arithmetic, replace(products, lazy_error=error), axes, keep=True)
     assert e_total is not None
     rows = e_total * (1 + u) + products.total(axes) * (u * (2 + relative))
     most = (dy.most + float((products.total(axes) + rows).amax())) * (1 + 4 * u)
     if not (simple and most < LARGEST):
         total = (dy.value * p.value).sum(axes, keepdim=True)
-        other = out.once("other", lambda: Known(p.value * total))
+        other = out.once("other", lambda: Quantity(p.value * total))
         result = arithmetic.local(out).plus(error, grown)
-        return result.plus(product(arithmetic, other, p, Known(total, e_total)), grown)
+        return result.plus(product(arithmetic, other, p, Quantity(total, e_total)), grown)
     out.once_of_value("most", lambda: 4 * p.most * most)
 
     def through() -> Tensor:  # of the first form, which is the larger by next to nothing
@@ -204,7 +208,9 @@ def _softmax_gradient(
 
 
 @rule("_log_softmax", sums=True)
-def _log_softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: object) -> Combination:
+def _log_softmax(
+    arithmetic: Arithmetic, out: Quantity, a: Quantity, dim: int, *_: object
+) -> Combination:
     if not out.value.numel():
         return arithmetic.local(out)
     axes = axes_of(a.value, dim)
@@ -216,8 +222,8 @@ def _log_softmax(arithmetic: Arithmetic, out: Known, a: Known, dim: int, *_: obj
 @rule("logsumexp", sums=True)
 def _logsumexp(
     arithmetic: Arithmetic,
-    out: Known,
-    a: Known,
+    out: Quantity,
+    a: Quantity,
     dim: int | list[int],
     keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
 ) -> Combination:

@@ -23,13 +23,13 @@ from kernel_workbench.oracles.analysis.propagation import (
 )
 from kernel_workbench.oracles.analysis.quantities import (
     Combination,
-    Known,
+    Quantity,
     added_up,
     largest,
     number,
 )
 from kernel_workbench.oracles.analysis.replay import addends, largest_ratio, spread
-from kernel_workbench.oracles.analysis.scales import scale_of_rows, scales, taken
+from kernel_workbench.oracles.analysis.scales import scale_of_rows, scales, select_rows
 from kernel_workbench.oracles.analysis.stochastic import errors
 from kernel_workbench.oracles.analysis.trace import (
     ROUNDS,
@@ -78,9 +78,9 @@ def truth(reference: Reference, inputs: Mapping[str, object]) -> tuple[Tensor, .
 
 
 def _activations(inputs: Mapping[str, object]) -> torch.dtype:
-    """The dtype of the first argument in floating point, to which marked casts are."""
-    given = (input_.dtype for input_ in inputs.values() if isinstance(input_, Tensor))
-    return next((each for each in given if each.is_floating_point), torch.float32)
+    """Return the dtype of the first floating-point argument: marked casts go to it."""
+    dtypes = (input_.dtype for input_ in inputs.values() if isinstance(input_, Tensor))
+    return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.float32)
 
 
 def bounds(
@@ -93,15 +93,25 @@ def bounds(
 ) -> tuple[Bound, ...]:
     """Return how far a kernel with these numerics may be from the truth, output by output.
 
-    results: how many numbers the probable form holds for together; None: as many as there are sums.
-    Raises NoRuleError, with the reference's line, where it can't be said.
+    Args:
+        reference: the torch function that defines the op.
+        inputs: its keyword arguments.
+        numerics: the arithmetic that the kernel declares.
+        out_dtypes: the dtype of each output.
+        results: how many numbers the probable form holds for together; None counts the sums.
+
+    Returns:
+        A bound for each output, in float64 and in the output's shape.
+
+    Raises:
+        NoRuleError: an operation has no rule; the message has the reference's line.
     """
     graph = trace(reference, inputs)
     sure = Arithmetic.of(numerics, _activations(inputs))
     likely = sure.probable(count_sums(graph.graph) if results is None else results)
-    given = {name: each for name, each in inputs.items() if isinstance(each, Tensor)}
+    tensors_given = {name: input_ for name, input_ in inputs.items() if isinstance(input_, Tensor)}
     ranges = [
-        None if numerics.gradual_underflow else range_of(given[name])
+        None if numerics.gradual_underflow else range_of(tensors_given[name])
         for name in graph.meta["names"]
     ]
     walk = Propagation(graph.graph, ranges, sure, likely, partial(line_of, reference=reference))
@@ -111,7 +121,7 @@ def bounds(
     with torch.no_grad(), made_in(torch.float64):
         kept: dict[Node, Tensor] = {}
         nodes = output_nodes(graph.graph)
-        choices = {each: choice_of(each) for each in nodes if _is_whole(each)}
+        choices = {node: choice_of(node) for node in nodes if _is_whole(node)}
         sources = [choice.source for choice in choices.values() if choice is not None]
         chosen_from: dict[Node, Pair | None] = dict.fromkeys(sources)
         pairs = walk(constants, values, kept, chosen_from)
@@ -122,23 +132,23 @@ def bounds(
             _suspect(pair, dtype, least) if pair.value.is_floating_point() else (None, False)
             for pair, dtype in zip(pairs, out_dtypes, strict=True)
         ]
-        kept.update((node, each.value) for node, each in zip(nodes, pairs, strict=True))
+        kept.update((node, pair.value) for node, pair in zip(nodes, pairs, strict=True))
         large = []
         for node, pair, (rows, _) in zip(nodes, pairs, suspects, strict=True):
             if rows is None:
                 continue
             size = scale_of_rows(graph.graph, constants, values, kept, node, rows)
-            if size is None or _silent(taken(_error_of(pair), rows), size) is not None:
+            if size is None or _silent(select_rows(_error_of(pair), rows), size) is not None:
                 large.append(node)
         sizes = scales(graph.graph, constants, values, kept, large) if large else {}
         shown: list[Tensor] | None = None
         if any(many for _, many in suspects):
             shown = spread(walk, constants, values)
-        made, last_dtypes = [], []
+        results_, last_dtypes = [], []
         for index, (pair, dtype, node) in enumerate(zip(pairs, out_dtypes, nodes, strict=True)):
             if not pair.value.is_floating_point():
                 where = line_of(node, reference)
-                made.append(_of_choice(pair, choices[node], chosen_from, where))
+                results_.append(_of_choice(pair, choices[node], chosen_from, where))
                 last_dtypes.append(dtype)
                 continue
             # A reference may cast its output itself, by a mark, which is then the last cast.
@@ -147,17 +157,17 @@ def bounds(
             bound = _bound(pair, last, sure, likely, sizes.get(node))
             if shown is not None:
                 bound = _looser(bound, pair, last, shown[index] * most, sure)
-            made.append(bound)
+            results_.append(bound)
             last_dtypes.append(last)
         loose = [
             shown is not None and pair.value.is_floating_point() and _is_loose(pair, shown[index])
             for index, pair in enumerate(pairs)
         ]
-        wanted = any(loose) or any(bound.powerless is not None for bound in made)
+        wanted = any(loose) or any(bound.powerless is not None for bound in results_)
         varying = errors(walk, constants, values) if likely is not None and wanted else None
         if varying is None:
-            return tuple(made)
-        every = zip(made, pairs, varying, last_dtypes, loose, strict=True)
+            return tuple(results_)
+        every = zip(results_, pairs, varying, last_dtypes, loose, strict=True)
         return tuple(
             _replayed(bound, pair, error, last, sure, takes_all=takes_all)
             if pair.value.is_floating_point()
@@ -167,9 +177,11 @@ def bounds(
 
 
 def _constants(graph: GraphModule) -> dict[str, Tensor]:
-    """Return the tensors that a graph holds, by name."""
-    held = {**dict(graph.named_buffers()), **dict(graph.named_parameters())}
-    return held | {name: value for name, value in vars(graph).items() if isinstance(value, Tensor)}
+    """Return the tensors that a graph stores, by name."""
+    tensors = {**dict(graph.named_buffers()), **dict(graph.named_parameters())}
+    return tensors | {
+        name: value for name, value in vars(graph).items() if isinstance(value, Tensor)
+    }
 
 
 def _of_choice(
@@ -183,13 +195,14 @@ def _of_choice(
 
 
 def _is_whole(node: Node) -> bool:
-    made = node.meta.get("val")
-    return isinstance(made, Tensor) and not made.is_floating_point()
+    """Return True if a node's result is a tensor of whole numbers or of bools."""
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and not value.is_floating_point()
 
 
 def _of_whole(pair: Pair, where: str) -> Bound:
     """Return how far whole numbers or truth values, that are no indices, may be from the truth."""
-    error = pair.known(pair.sure).error
+    error = pair.with_error(pair.sure).error
     if error is None:
         return Bound(torch.zeros_like(pair.value, dtype=torch.float64), None)
     error = error.double().expand(pair.value.shape)
@@ -214,37 +227,37 @@ def _suspect(
 
     They are where a quarter is `least` of their values, and larger than the last cast's.
     """
-    known = pair.before
+    before = pair.before
     least = max(least, UNIT_ROUNDOFF.get(dtype, 0))
-    if _relative(known) <= min(least, SAYS_NOTHING):
+    if _relative(before) <= min(least, SAYS_NOTHING):
         return None, False
-    if known.error is None or not known.error.numel():
+    if before.error is None or not before.error.numel():
         return None, False
-    error, size = known.error, known.size
+    error, size = before.error, before.size
     some = slice(None, None, max(error.numel() // _SOME, 1))
     many = error.flatten()[some] - size.flatten()[some] * least > _UNDERFLOW
     several = int(many.count_nonzero()) > many.numel() / _SEVERAL
     blocks = zip(error.split(_BLOCK), size.split(_BLOCK), strict=True) if error.dim() > 1 else ()
     parts = [torch.sub(*block, alpha=SAYS_NOTHING).amax(-1) for block in blocks]  # in the cache
     above = torch.cat(parts) if parts else torch.sub(error, size, alpha=SAYS_NOTHING).amax(-1)
-    found = ~(above <= SAYS_NOTHING * _UNDERFLOW)  # NaN is above
-    rows = found.nonzero(as_tuple=True) if above.dim() else ()
-    return (rows if (rows[0].numel() if rows else bool(found)) else None), several
+    is_large = ~(above <= SAYS_NOTHING * _UNDERFLOW)  # NaN is above
+    rows = is_large.nonzero(as_tuple=True) if above.dim() else ()
+    return (rows if (rows[0].numel() if rows else bool(is_large)) else None), several
 
 
-def _relative(known: Known) -> float:
-    """No less than an error over its value, but for underflow."""
-    error = known.given
+def _relative(quantity: Quantity) -> float:
+    """Return an upper limit of the error over the value's magnitude, but for underflow."""
+    error = quantity.lazy_error
     if isinstance(error, Combination):
-        own, others = error.apart()
-        if not others.terms and largest(others.rest) <= _UNDERFLOW * SAYS_NOTHING:
+        own, remainder = error.apart()
+        if not remainder.terms and largest(remainder.rest) <= _UNDERFLOW * SAYS_NOTHING:
             return largest(own)
-    result: float = known.of_value.get("relative", torch.inf)
+    result: float = quantity.of_value.get("relative", torch.inf)
     return result
 
 
 def _speaks(above: Tensor) -> bool:
-    """Whether no error is above a part of a size, but for underflow; NaN is above."""
+    """Return True if no error exceeds a part of a magnitude, but for underflow; NaN exceeds it."""
     return float(above.amax()) <= SAYS_NOTHING * _UNDERFLOW
 
 
@@ -259,7 +272,7 @@ def _silent(error: Tensor, size: Tensor) -> Tensor | None:
 def _looser(bound: Bound, pair: Pair, dtype: torch.dtype, shown: Tensor, sure: Arithmetic) -> Bound:
     """The bound, without power where it is above what replays show, and the last cast."""
     error = bound.deterministic if bound.probabilistic is None else bound.probabilistic
-    silent = error > _rounded(pair.known(shown + _UNDERFLOW), dtype, sure)
+    silent = error > _rounded(pair.with_error(shown + _UNDERFLOW), dtype, sure)
     silent &= error.isfinite()
     if not bool(silent.any()):
         return bound
@@ -286,7 +299,7 @@ def _replayed(
         return bound
     silent = torch.zeros_like(error, dtype=torch.bool) if silent is None else silent
     sharper = (silent | takes_all) & (error < _error_of(pair))
-    after = _rounded(pair.known(error), dtype, sure)
+    after = _rounded(pair.with_error(error), dtype, sure)
     left = silent & ~(sharper & (error <= _typical(pair.value) * SAYS_NOTHING + _UNDERFLOW))
     return replace(
         bound,
@@ -317,11 +330,11 @@ def _bound(
     powerless, error = None, pair.before.error
     if size is not None and error is not None:
         powerless = _silent(error, size)
-    known = pair.known(pair.sure)
-    deterministic, probable = _rounded(known, dtype, sure), None
+    quantity = pair.with_error(pair.sure)
+    deterministic, probable = _rounded(quantity, dtype, sure), None
     if likely is not None:
         same = pair.likely is pair.sure
-        other = replace(known, given=pair.likely)  # what was made of the value alone stays
+        other = replace(quantity, lazy_error=pair.likely)  # what was made of the value alone stays
         probable = deterministic if same else _rounded(other, dtype, sure)
     judged = deterministic if pair.plain else _judged(deterministic, probable)
     return Bound(judged, probable, powerless)
@@ -341,15 +354,17 @@ def _judged(sure: Tensor, likely: Tensor | None) -> Tensor:
     return sure.masked_fill(judged, LARGEST) if bool(judged.any()) else sure
 
 
-def _rounded(known: Known, dtype: torch.dtype, arithmetic: Arithmetic) -> Tensor:
-    """After the last cast; NaN where the value isn't finite: no distance can be said there."""
-    known = number(known)
-    after = added_up(arithmetic.cast(known, dtype) if dtype in UNIT_ROUNDOFF else known.given)
+def _rounded(quantity: Quantity, dtype: torch.dtype, arithmetic: Arithmetic) -> Tensor:
+    """Return the error after the last cast; NaN where the value isn't finite."""
+    quantity = number(quantity)
+    after = added_up(
+        arithmetic.cast(quantity, dtype) if dtype in UNIT_ROUNDOFF else quantity.lazy_error
+    )
     if after is None:
-        after = torch.zeros_like(known.value)
-    if known.once_of_value("finite", lambda: _is_finite(known.size)):
+        after = torch.zeros_like(quantity.value)
+    if quantity.once_of_value("finite", lambda: _is_finite(quantity.size)):
         return after
-    return after.masked_fill(~known.value.isfinite() & (after != torch.inf), torch.nan)
+    return after.masked_fill(~quantity.value.isfinite() & (after != torch.inf), torch.nan)
 
 
 def _is_finite(size: Tensor) -> bool:
@@ -395,7 +410,16 @@ def emulate(
     numerics: Numerics,
     out_dtypes: Sequence[torch.dtype],
 ) -> tuple[Tensor, ...]:
-    """The reference in fp32 with the casts that the numerics say, each output in its dtype."""
+    """Return the reference's outputs in fp32 with the casts of the numerics, each in its dtype.
+
+    Args:
+        reference: the torch function that defines the op.
+        inputs: its keyword arguments.
+        numerics: the arithmetic that the kernel declares.
+        out_dtypes: the dtype of each output.
+    """
     with whole_products(), _Kernel(Arithmetic.of(numerics, _activations(inputs))):
-        made = run(reference, inputs, torch.float32)
-    return tuple(each.detach().to(dtype) for each, dtype in zip(made, out_dtypes, strict=True))
+        outputs = run(reference, inputs, torch.float32)
+    return tuple(
+        output.detach().to(dtype) for output, dtype in zip(outputs, out_dtypes, strict=True)
+    )

@@ -25,12 +25,12 @@ from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
 from kernel_workbench.oracles.analysis.places import MOVES
 from kernel_workbench.oracles.analysis.quantities import (
     Combination,
-    Known,
+    Quantity,
     constant_error,
     magnitude,
     number,
 )
-from kernel_workbench.oracles.analysis.rules import SUMS, added, is_power_of_two
+from kernel_workbench.oracles.analysis.rules import SUMS, added, is_power_of_two, overloads
 from kernel_workbench.oracles.analysis.sums import axes_of, is_flat
 from kernel_workbench.oracles.analysis.windows import addends_of, by_channel, flat_filters
 from kernel_workbench.oracles.rounding import NEAREST
@@ -43,20 +43,16 @@ _MOST_LEAVES = 16  # that are looked at for equal numbers
 _EPS_QUOTIENT = 3 * NEAREST  # of div.full of PTX, beside one rounding
 
 
-def _overloads(*packets: Any) -> frozenset[object]:  # noqa: ANN401
-    return frozenset(getattr(item, name) for item in packets for name in item.overloads())
-
-
-_ADDS = _overloads(_aten.add, _aten.sub)
-_DIV, _NEG, _WHERE = (_overloads(item) for item in (_aten.div, _aten.neg, _aten.where))
+_ADDS = overloads(_aten.add, _aten.sub)
+_DIV, _NEG, _WHERE = (overloads(item) for item in (_aten.div, _aten.neg, _aten.where))
 _PAD, _MEAN, _RUNNING = (
-    _overloads(item) for item in (_aten.constant_pad_nd, _aten.mean, _aten.cumsum)
+    overloads(item) for item in (_aten.constant_pad_nd, _aten.mean, _aten.cumsum)
 )
-_FACTORS = _overloads(_aten.mul) | _DIV
-_AXES = _overloads(_aten.sum) | _MEAN | _RUNNING
-_PRODUCTS = _overloads(_aten.mm, _aten.bmm, _aten.mv, _aten.dot, _aten.matmul)
-_ADDED_PRODUCTS = _overloads(_aten.addmm, _aten.baddbmm)
-_CONVOLUTIONS = _overloads(_aten.convolution)
+_FACTORS = overloads(_aten.mul) | _DIV
+_AXES = overloads(_aten.sum) | _MEAN | _RUNNING
+_PRODUCTS = overloads(_aten.mm, _aten.bmm, _aten.mv, _aten.dot, _aten.matmul)
+_ADDED_PRODUCTS = overloads(_aten.addmm, _aten.baddbmm)
+_CONVOLUTIONS = overloads(_aten.convolution)
 _PASSES = MOVES | _NEG | _WHERE | _PAD | _FACTORS
 _JOINS = _ADDS | _AXES
 _YIELDS = (_JOINS | _PRODUCTS | _ADDED_PRODUCTS | _CONVOLUTIONS | _PASSES) - _MEAN
@@ -64,7 +60,7 @@ _ORDERED = _JOINS | _FACTORS  # whose result may differ by the order of addition
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class AdditionTree:
     """The addends of a tree of additions.
 
     count         of the terms of a result, at most
@@ -92,9 +88,9 @@ class Terms:
     nested: bool = False
 
     def error(
-        self, arithmetic: Arithmetic, out: Known, errors: Tensor | None, *, alone: bool = False
+        self, arithmetic: Arithmetic, out: Quantity, errors: Tensor | None, *, alone: bool = False
     ) -> Combination | Tensor:
-        """How far a result in any order may be off. alone: by the last operation's roundings."""
+        """Return the error of a result in any order. alone: by the last operation's roundings."""
         form = arithmetic if self.varies else arithmetic.sure
         growth = form.growth(self.own if alone else self.count - 1 + self.roundings)
         lost = self.lost * arithmetic.eta
@@ -104,7 +100,9 @@ class Terms:
             return result
         return result.tensor().masked_fill(~(self.size < LARGEST), torch.inf)
 
-    def after(self, change: Callable[[Tensor], Tensor], *, keeps_leaves: bool = True) -> Terms:
+    def after(
+        self, change: Callable[[Tensor], Tensor], *, keeps_leaves: bool = True
+    ) -> AdditionTree:
         """The terms after an operation that does the same to sizes, errors and leaves."""
         sure = None if self.sure is None else change(self.sure)
         same = self.likely is self.sure
@@ -163,7 +161,7 @@ def terms_of(
     arithmetic: Arithmetic,
     *,
     wanted: bool,
-) -> Terms | None:
+) -> AdditionTree | None:
     """The terms of a result, of a `Pair` for each tensor; None where it isn't taken for a tree.
 
     wanted: whether a later operation takes them.
@@ -182,7 +180,7 @@ def _of_operation(
     args: Any,  # noqa: ANN401
     kwargs: Mapping[str, Any],
     arithmetic: Arithmetic,
-) -> Terms | None:
+) -> AdditionTree | None:
     target = node.target
     if target in _ADDS:
         alpha = kwargs.get("alpha", args[2] if len(args) > 2 else 1)
@@ -200,7 +198,7 @@ def _of_operation(
     if target in _FACTORS:
         return _of_factor(target, args, kwargs)
     if target in _NEG:
-        result: Terms | None = args[0].terms
+        result: AdditionTree | None = args[0].terms
         return None if result is None else replace(result, own=0.0)
     if target in _WHERE:
         return _of_choice(*args)
@@ -217,20 +215,20 @@ def _pairs(args: Any) -> list[Pair]:  # noqa: ANN401
     return parts
 
 
-def _leaf(x: Pair | float) -> Terms:
+def _leaf(x: Pair | float) -> AdditionTree:
     """The terms of an argument: itself alone, where it is no tree."""
     if isinstance(x, int | float):
         value = number(x)
-        return Terms(1, value.size, value.error, value.error, (value.value,))
+        return AdditionTree(1, value.size, value.error, value.error, (value.value,))
     if x.terms is not None:
         return x.terms
-    sure, likely = number(x.known(x.sure)), number(x.known(x.likely))
+    sure, likely = number(x.with_error(x.sure)), number(x.with_error(x.likely))
     same = x.likely is x.sure
     error = sure.error
-    return Terms(1, sure.size, error, error if same else likely.error, (sure.value,))
+    return AdditionTree(1, sure.size, error, error if same else likely.error, (sure.value,))
 
 
-def _joined(a: Terms, b: Terms, times: float, shape: torch.Size) -> Terms:
+def _joined(a: AdditionTree, b: AdditionTree, times: float, shape: torch.Size) -> AdditionTree:
     """a and `times` b."""
     b = _scaled(b, times)
     sure = added(a.sure, b.sure)
@@ -238,7 +236,7 @@ def _joined(a: Terms, b: Terms, times: float, shape: torch.Size) -> Terms:
     leaves = (*a.leaves, *b.leaves)
     is_whole = len(leaves) == a.count + b.count <= _MOST_LEAVES
     summed = a.summed or b.summed
-    result = Terms(
+    result = AdditionTree(
         count=a.count + b.count,
         size=a.size + b.size,
         sure=sure,
@@ -252,8 +250,8 @@ def _joined(a: Terms, b: Terms, times: float, shape: torch.Size) -> Terms:
     return result.after(lambda x: x.expand(shape))
 
 
-def _scaled(a: Terms, by: float, *, divides: bool = False) -> Terms:
-    """Terms of which each, or their sum, is multiplied or divided by a number."""
+def _scaled(a: AdditionTree, by: float, *, divides: bool = False) -> AdditionTree:
+    """Return terms of which each, or their sum, is multiplied or divided by a number."""
     if by in {1, -1}:
         return a
     times = abs(1 / by if divides else by)
@@ -264,7 +262,7 @@ def _scaled(a: Terms, by: float, *, divides: bool = False) -> Terms:
     return replace(result, roundings=a.roundings + more, own=more, lost=lost)
 
 
-def _of_factor(target: object, args: Any, kwargs: Mapping[str, Any]) -> Terms | None:  # noqa: ANN401
+def _of_factor(target: object, args: Any, kwargs: Mapping[str, Any]) -> AdditionTree | None:  # noqa: ANN401
     """Scale the terms by a plain number. A sum over an axis is multiplied whole."""
     by = _factor(target, args)
     (terms,) = (item.terms for item in _pairs(args)) if by is not None else (None,)
@@ -275,7 +273,7 @@ def _of_factor(target: object, args: Any, kwargs: Mapping[str, Any]) -> Terms | 
     return _scaled(terms, by, divides=target in _DIV)
 
 
-def _of_choice(mask: Any, a: Pair | float, b: Pair | float) -> Terms | None:  # noqa: ANN401
+def _of_choice(mask: Any, a: Pair | float, b: Pair | float) -> AdditionTree | None:  # noqa: ANN401
     """Choose terms by a mask that all kernels have."""
     if mask.sure is not None:
         return None
@@ -292,7 +290,7 @@ def _of_choice(mask: Any, a: Pair | float, b: Pair | float) -> Terms | None:  # 
     assert size is not None
     same = x.likely is x.sure and y.likely is y.sure
     summed = x.summed or y.summed
-    return Terms(
+    return AdditionTree(
         count=max(x.count, y.count),
         size=size,
         sure=sure,
@@ -305,12 +303,12 @@ def _of_choice(mask: Any, a: Pair | float, b: Pair | float) -> Terms | None:  # 
     )
 
 
-def _of_move(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Terms:  # noqa: ANN401
+def _of_move(target: Any, args: Any, kwargs: Mapping[str, Any]) -> AdditionTree:  # noqa: ANN401
     """Move terms as their numbers move. A number that pads is a term."""
     real = [item for item in _pairs(args) if item.value.is_floating_point()]
     parts = [_leaf(item) for item in real]
 
-    def moved(part: Callable[[Terms], Tensor | None]) -> Tensor:
+    def moved(part: Callable[[AdditionTree], Tensor | None]) -> Tensor:
         def change(x: Any) -> Any:  # noqa: ANN401
             if isinstance(x, list | tuple):
                 return [change(item) for item in x]
@@ -324,7 +322,7 @@ def _of_move(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Terms:  # noq
         result: Tensor = target(*change(args), **kwargs)
         return result
 
-    def error(part: Callable[[Terms], Tensor | None]) -> Tensor | None:
+    def error(part: Callable[[AdditionTree], Tensor | None]) -> Tensor | None:
         if all(part(item) is None for item in parts):
             return None
         if target in _PAD:
@@ -342,7 +340,7 @@ def _of_move(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Terms:  # noq
 
     leaves = [leaf_at(place) for place in range(parts[0].count)] if whole else []
     summed = any(item.summed for item in parts)
-    return Terms(
+    return AdditionTree(
         count=max(item.count for item in parts),
         size=moved(lambda item: item.size).abs(),
         sure=sure,
@@ -356,7 +354,7 @@ def _of_move(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Terms:  # noq
     )
 
 
-def _of_axes(target: object, args: Any, kwargs: Mapping[str, Any]) -> Terms | None:  # noqa: ANN401
+def _of_axes(target: object, args: Any, kwargs: Mapping[str, Any]) -> AdditionTree | None:  # noqa: ANN401
     """Take in the terms of a sum over axes, their mean, or a running sum."""
     a = args[0]
     if not a.value.is_floating_point():
@@ -371,7 +369,7 @@ def _of_axes(target: object, args: Any, kwargs: Mapping[str, Any]) -> Terms | No
         return replace(result, count=count, own=n, lost=lost, summed=True, varies=False)
     is_leafless = not inner.summed and not inner.leaves
     flat = is_leafless or any(
-        is_flat(Known(item.expand(shape)), axes) for item in (a.value, *inner.leaves)
+        is_flat(Quantity(item.expand(shape)), axes) for item in (a.value, *inner.leaves)
     )
     result = inner.after(lambda x: x.expand(shape).sum(axes, keepdim=keep), keeps_leaves=False)
     varies = not flat and (inner.varies or not inner.summed)
@@ -391,10 +389,12 @@ def _of_axes(target: object, args: Any, kwargs: Mapping[str, Any]) -> Terms | No
     return result.after(lambda x: x / n)
 
 
-def _of_product(a: Pair, b: Pair, arithmetic: Arithmetic) -> Terms:
+def _of_product(a: Pair, b: Pair, arithmetic: Arithmetic) -> AdditionTree:
     """Take each product of two matrices' numbers for a term, which is rounded once."""
-    x, y = a.value, b.known(b.sure)
-    flat = is_flat(y, (max(y.value.dim() - 2, 0),)) and is_flat(a.known(a.sure), (x.dim() - 1,))
+    x, y = a.value, b.with_error(b.sure)
+    flat = is_flat(y, (max(y.value.dim() - 2, 0),)) and is_flat(
+        a.with_error(a.sure), (x.dim() - 1,)
+    )
     return _products(a, b, torch.matmul, x.shape[-1], arithmetic, varies=not flat)
 
 
@@ -406,25 +406,25 @@ def _products(
     arithmetic: Arithmetic,
     *,
     varies: bool,
-) -> Terms:
+) -> AdditionTree:
     """Return the terms of an operation that is linear in a and in b: k products at most.
 
     times: the operation. varies: the products of one number are not all alike.
     """
-    x, y = a.known(a.sure), b.known(b.sure)
+    x, y = a.with_error(a.sure), b.with_error(b.sure)
 
-    def error(x: Known, y: Known) -> Tensor | None:
+    def error(x: Quantity, y: Quantity) -> Tensor | None:
         ea, eb = arithmetic.operand(x), arithmetic.operand(y)
         left = None if ea is None else times(ea, y.size if eb is None else y.size + eb)
         return added(left, None if eb is None else times(x.size, eb))
 
     sure = error(x, y)
     same = a.likely is a.sure and b.likely is b.sure
-    return Terms(
+    return AdditionTree(
         count=max(k, 1),
         size=times(x.size, y.size),
         sure=sure,
-        likely=sure if same else error(a.known(a.likely), b.known(b.likely)),
+        likely=sure if same else error(a.with_error(a.likely), b.with_error(b.likely)),
         roundings=1.0,
         own=k,
         lost=2 * k,
@@ -439,7 +439,7 @@ def _of_convolution(
     bias: Pair | None,
     *geometry: Any,  # noqa: ANN401
     arithmetic: Arithmetic,
-) -> Terms:
+) -> AdditionTree:
     """Take each product of a convolution for a term, which is rounded once, and its bias."""
     stride, _, dilation, transposed, _, groups = geometry
 

@@ -63,7 +63,7 @@ class Choice:
 
     def bound(self, pair: Pair, index: Tensor) -> Bound:
         """Return what indices are judged by: the numbers, their errors, and the reference's own."""
-        value, error = pair.value.double(), pair.known(pair.sure).error
+        value, error = pair.value.double(), pair.with_error(pair.sure).error
         error = torch.zeros_like(value) if error is None else error.double().expand_as(value)
         if self.axis is None:
             value, error, axis = value.flatten(), error.flatten(), 0

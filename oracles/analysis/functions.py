@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
-from kernel_workbench.oracles.analysis.quantities import Combination, Known, magnitude, number
+from kernel_workbench.oracles.analysis.quantities import Combination, Quantity, magnitude, number
 from kernel_workbench.oracles.analysis.rules import (
     EPS_DIVISION,
     EPS_POWER,
@@ -34,8 +34,8 @@ _LOG10_E = math.log10(math.e)
 
 def _at_ends(
     arithmetic: Arithmetic,
-    out: Known,
-    a: Known,
+    out: Quantity,
+    a: Quantity,
     function: Callable[[Tensor], Tensor],
     local: Tensor,
 ) -> Combination:
@@ -48,7 +48,7 @@ def _at_ends(
     return result.plus(through, 1 + _LIBRARY)
 
 
-def _outside(x: Known, low: float, high: float) -> Tensor | None:
+def _outside(x: Quantity, low: float, high: float) -> Tensor | None:
     """Where a number that isn't exact may be outside of what a function is defined on."""
     if x.error is None:
         return None
@@ -62,25 +62,25 @@ def _promised(result: Combination, open_: Tensor | None) -> Combination | Tensor
     return result.tensor().masked_fill(open_, torch.inf)
 
 
-def _relative(out: Known) -> Tensor:
+def _relative(out: Quantity) -> Tensor:
     return out.size * _LIBRARY
 
 
-def _absolute(out: Known) -> Tensor:
+def _absolute(out: Quantity) -> Tensor:
     return out.size.clamp(min=1).mul_(_LIBRARY)
 
 
 @rule("atan")
-def _atan(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
+def _atan(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
     return _at_ends(arithmetic, out, a, torch.atan, _relative(out))
 
 
 def _from_minus_1_to_1(
-    function: Callable[[Tensor], Tensor], own: Callable[[Known], Tensor]
+    function: Callable[[Tensor], Tensor], own: Callable[[Quantity], Tensor]
 ) -> Callable[..., Combination | Tensor]:
     """Return the rule of a function that is defined from -1 to 1; own: its library's error."""
 
-    def bound(arithmetic: Arithmetic, out: Known, a: Known) -> Combination | Tensor:
+    def bound(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination | Tensor:
         result = _at_ends(arithmetic, out, a, lambda x: function(x.clamp(-1, 1)), own(out))
         return _promised(result, _outside(a, -1, 1))
 
@@ -93,7 +93,7 @@ rule("erfinv", poles=True)(_from_minus_1_to_1(torch.erfinv, _relative))
 
 
 @rule("atan2")
-def _atan2(arithmetic: Arithmetic, out: Known, y: Known, x: Known) -> Combination:
+def _atan2(arithmetic: Arithmetic, out: Quantity, y: Quantity, x: Quantity) -> Combination:
     """A point that moves by r of a distance turns by asin r, and by 2 pi over the cut."""
     result = Combination(out, [(1.0, magnitude(_relative(out)))], arithmetic.eta)
     if y.error is None and x.error is None:
@@ -108,13 +108,13 @@ def _atan2(arithmetic: Arithmetic, out: Known, y: Known, x: Known) -> Combinatio
 
 
 @rule("sinh")
-def _sinh(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
+def _sinh(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
     local = a.size * (4 * arithmetic.u) + _LIBRARY
     return _at_ends(arithmetic, out, a, torch.sinh, local.mul_(a.value.cosh()))
 
 
 @rule("cosh")
-def _cosh(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
+def _cosh(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
     """It rises with the magnitude, by which it is farthest from where it was."""
     local = (a.size * (4 * arithmetic.u) + _LIBRARY).mul_(out.value)
     result = Combination(out, [(1.0, magnitude(local))], arithmetic.eta)
@@ -124,22 +124,22 @@ def _cosh(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
 
 
 @rule("asinh")
-def _asinh(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
+def _asinh(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
     return _at_ends(arithmetic, out, a, torch.asinh, _absolute(out))
 
 
 @rule("acosh", poles=True)
-def _acosh(arithmetic: Arithmetic, out: Known, a: Known) -> Combination | Tensor:
+def _acosh(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination | Tensor:
     """x^2 - 1 is off by a rounding of x^2, as if x were."""
     off = a.size * (2 * arithmetic.u)
     off = off if a.error is None else off.add_(a.error)
-    moved = replace(a, given=off, memory={})
+    moved = replace(a, lazy_error=off, memory={})
     result = _at_ends(arithmetic, out, moved, lambda x: x.clamp(min=1).acosh(), _absolute(out))
     return _promised(result, _outside(a, 1, math.inf))
 
 
 @rule("tan", poles=True)
-def _tan(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
+def _tan(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Tensor:
     """A quotient of a sine and a cosine that are both off by d."""
     d = a.size * arithmetic.u + _LIBRARY
     d = d if a.error is None else d.add_(a.error.clamp(max=2))
@@ -150,19 +150,19 @@ def _tan(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
 
 
 @rule("log10", poles=True)
-def _log10(_: Arithmetic, out: Known, a: Known) -> Tensor:
+def _log10(_: Arithmetic, out: Quantity, a: Quantity) -> Tensor:
     local = _absolute(out)
     return local if a.error is None else local.sub_(log_shrunk(a.error, a.value), alpha=_LOG10_E)
 
 
 @rule("erfc")
-def _erfc(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
+def _erfc(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
     return _at_ends(arithmetic, out, a, torch.erfc, _absolute(out))
 
 
 @rule("lgamma", poles=True)
-def _lgamma(_: Arithmetic, out: Known, a: Known) -> Tensor:
-    """Its slope, which rises above 0, is steepest at an end; nothing is promised below 0."""
+def _lgamma(_: Arithmetic, out: Quantity, a: Quantity) -> Tensor:
+    """Bound lgamma by its slope, which rises above 0; nothing is promised below 0."""
     local = _absolute(out)
     if a.error is not None:
         ends = (torch.digamma((a.value + side * a.error).clamp(min=0)).abs() for side in (1, -1))
@@ -172,7 +172,7 @@ def _lgamma(_: Arithmetic, out: Known, a: Known) -> Tensor:
 
 
 @rule("logcumsumexp")
-def _logcumsumexp(arithmetic: Arithmetic, out: Known, a: Known, dim: int) -> Tensor:
+def _logcumsumexp(arithmetic: Arithmetic, out: Quantity, a: Quantity, dim: int) -> Tensor:
     """n additions of logarithms, of each of which the slopes add up to 1."""
     if not a.value.dim():
         return arithmetic.local(out).plus(a.error).tensor()
@@ -185,8 +185,8 @@ def _logcumsumexp(arithmetic: Arithmetic, out: Known, a: Known, dim: int) -> Ten
 
 
 @rule("hypot")
-def _hypot(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Combination | Tensor:
-    """By squares a number past the root of the largest overflows, and a small one is lost."""
+def _hypot(arithmetic: Arithmetic, out: Quantity, a: Quantity, b: Quantity) -> Combination | Tensor:
+    """Bound hypot, whose squares overflow past the root of the largest number, or are lost."""
     lost = 2 * math.sqrt(arithmetic.eta)
     result = Combination(out, [(_LIBRARY, out)], lost)
     for x in (a, b):
@@ -195,17 +195,19 @@ def _hypot(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Combinatio
 
 
 @rule("logaddexp")
-def _logaddexp(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Tensor:
+def _logaddexp(arithmetic: Arithmetic, out: Quantity, a: Quantity, b: Quantity) -> Tensor:
     return _log_of_two(arithmetic, out, a, b, 1.0)
 
 
 @rule("logaddexp2")
-def _logaddexp2(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Tensor:
+def _logaddexp2(arithmetic: Arithmetic, out: Quantity, a: Quantity, b: Quantity) -> Tensor:
     return _log_of_two(arithmetic, out, a, b, 1 / math.log(2))
 
 
-def _log_of_two(arithmetic: Arithmetic, out: Known, a: Known, b: Known, slope: float) -> Tensor:
-    """Its two slopes add up to 1, so that it is off by the larger error."""
+def _log_of_two(
+    arithmetic: Arithmetic, out: Quantity, a: Quantity, b: Quantity, slope: float
+) -> Tensor:
+    """Bound logaddexp by the larger error: its two slopes add up to 1."""
     large = torch.maximum(a.size, b.size).masked_fill_(~out.value.isfinite(), 0)
     large = torch.where(large.isfinite(), large, out.size)
     local = large.mul_(4 * arithmetic.u).add_(out.size, alpha=4 * arithmetic.u + EPS_LOG)
@@ -216,13 +218,13 @@ def _log_of_two(arithmetic: Arithmetic, out: Known, a: Known, b: Known, slope: f
     return local.add_(errors[0] if len(errors) == 1 else torch.maximum(*errors))
 
 
-def _to_decimals(arithmetic: Arithmetic, out: Known, a: Known, decimals: int) -> Tensor:
+def _to_decimals(arithmetic: Arithmetic, out: Quantity, a: Quantity, decimals: int) -> Tensor:
     """Round a multiple by a power of 10, and divide by that."""
     scale, off = 10.0**decimals, EPS_DIVISION + 2 * arithmetic.u
-    large = Known(a.value * scale)
+    large = Quantity(a.value * scale)
     error = large.size * off + arithmetic.eta
     error = error if a.error is None else error.add_(a.error, alpha=scale * (1 + off))
-    jump = monotone(Known(large.value.round()), torch.round, replace(large, given=error))
+    jump = monotone(Quantity(large.value.round()), torch.round, replace(large, lazy_error=error))
     assert jump is not None
     return jump.mul_((1 + off) / scale).add_(out.size, alpha=off).add_(arithmetic.eta)
 
@@ -230,8 +232,8 @@ def _to_decimals(arithmetic: Arithmetic, out: Known, a: Known, decimals: int) ->
 def _rounded_by(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor | None]:
     def whole(
         arithmetic: Arithmetic,
-        out: Known,
-        a: Known,
+        out: Quantity,
+        a: Quantity,
         **kwargs: Any,  # noqa: ANN401
     ) -> Tensor | None:
         if kwargs.get("decimals"):
@@ -246,15 +248,15 @@ for _name in ("round", "floor", "ceil", "trunc"):
 
 
 @rule("frac")
-def _fraction(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
+def _fraction(_: Arithmetic, out: Quantity, a: Quantity) -> Tensor | None:
     """The fraction may be off by 1 where the whole part may be another."""
     del out
-    jump = monotone(Known(a.value.trunc()), torch.trunc, a)
+    jump = monotone(Quantity(a.value.trunc()), torch.trunc, a)
     return None if jump is None or a.error is None else jump.add_(a.error)
 
 
 @rule("copysign")
-def _copysign(_: Arithmetic, out: Known, a: Known, b: Known | float) -> Tensor | None:
+def _copysign(_: Arithmetic, out: Quantity, a: Quantity, b: Quantity | float) -> Tensor | None:
     del out
     sign = number(b)
     error = a.error
@@ -267,7 +269,7 @@ def _copysign(_: Arithmetic, out: Known, a: Known, b: Known | float) -> Tensor |
 
 @rule("nan_to_num")
 def _finite(
-    _: Arithmetic, out: Known, a: Known, nan: float = 0.0, *rest: float | None
+    _: Arithmetic, out: Quantity, a: Quantity, nan: float = 0.0, *rest: float | None
 ) -> Tensor | None:
     del out, nan, rest
     return a.error
@@ -278,8 +280,8 @@ def _ordered_by(operation: Any) -> Callable[..., object]:  # noqa: ANN401
 
     def ordered(
         _: Arithmetic,
-        out: Known | Sequence[Known],
-        a: Known,
+        out: Quantity | Sequence[Quantity],
+        a: Quantity,
         *rest: Any,  # noqa: ANN401
         **kwargs: Any,  # noqa: ANN401
     ) -> object:
@@ -288,14 +290,14 @@ def _ordered_by(operation: Any) -> Callable[..., object]:  # noqa: ANN401
             raise UnknownError("returns numbers in no order")
         place = 1 if operation in {_aten.topk, _aten.kthvalue} else 0
         axis = kwargs.get("dim", rest[place] if len(rest) > place else -1)
-        values = out if isinstance(out, Known) else out[0]
+        values = out if isinstance(out, Quantity) else out[0]
 
         def ordered_values(x: Tensor) -> Tensor:
             result = operation(x, *rest, **kwargs)
             return result if isinstance(result, Tensor) else result[0]
 
         error = monotone(values, ordered_values, a)
-        if isinstance(out, Known):  # the median of all numbers
+        if isinstance(out, Quantity):  # the median of all numbers
             return error
         if (a.error is None and stable) or not _is_open(a, axis):
             return error, None
@@ -304,7 +306,7 @@ def _ordered_by(operation: Any) -> Callable[..., object]:  # noqa: ANN401
     return ordered
 
 
-def _is_open(a: Known, axis: int) -> bool:
+def _is_open(a: Quantity, axis: int) -> bool:
     """Ask if some numbers of a row may be equal, or in another order."""
     if not a.value.dim() or a.value.shape[axis] < 2:
         return False
@@ -322,15 +324,15 @@ for _name in ("sort", "topk", "kthvalue", "median", "cummax", "cummin"):
 @rule("prod", sums=True)
 def _prod(
     arithmetic: Arithmetic,
-    out: Known,
-    a: Known,
+    out: Quantity,
+    a: Quantity,
     dim: int | None = None,
     keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
     **_: object,
 ) -> Tensor:
     del out
 
-    def whole(change: Callable[[Known], Tensor]) -> Tensor:
+    def whole(change: Callable[[Quantity], Tensor]) -> Tensor:
         x = change(a)
         return x.prod() if dim is None else x.prod(dim, keepdim=keepdim)
 
@@ -339,14 +341,14 @@ def _prod(
 
 
 @rule("cumprod", sums=True)
-def _cumprod(arithmetic: Arithmetic, out: Known, a: Known, dim: int, **_: object) -> Tensor:
+def _cumprod(arithmetic: Arithmetic, out: Quantity, a: Quantity, dim: int, **_: object) -> Tensor:
     del out
     n = a.value.shape[dim] if a.value.dim() else 1
     return of_products(arithmetic, lambda change: change(a).cumprod(dim), n)
 
 
 def of_products(
-    arithmetic: Arithmetic, whole: Callable[[Callable[[Known], Tensor]], Tensor], n: int
+    arithmetic: Arithmetic, whole: Callable[[Callable[[Quantity], Tensor]], Tensor], n: int
 ) -> Tensor:
     """Bound n factors in any order by prod(|a| + e) - prod |a|, and n - 1 roundings.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from kernel_workbench.oracles.analysis.arithmetic import Arithmetic
 from kernel_workbench.oracles.analysis.quantities import (
     Combination,
-    Known,
+    Quantity,
     constant_error,
     magnitude,
     scalar,
@@ -43,40 +43,42 @@ def cumulative(x: Tensor, v: Tensor | None = None) -> Tensor:
     return (v / x).nan_to_num_(nan=0.5)
 
 
-def _known_below(a: Known, error: Tensor) -> Known:
+def _quantity_below(a: Quantity, error: Tensor) -> Quantity:
     """Infinite where x^3 overflows."""
     over = not a.most < _LARGEST
     return magnitude(error.masked_fill_(~(a.size < _LARGEST), torch.inf) if over else error)
 
 
 @rule("gelu")
-def _gelu(arithmetic: Arithmetic, out: Known, a: Known, **_: object) -> Combination:
+def _gelu(arithmetic: Arithmetic, out: Quantity, a: Quantity, **_: object) -> Combination:
     x, v, (one, cube, spare) = a.value, out.value, _errors(arithmetic)
     a.of_value["gelu"] = v
     error = (x - v).mul_(v).mul_(_plus(2 * BETA * one, x, x, 2 * BETA * KAPPA * cube))
     error.add_(torch.sub(v, x, alpha=0.5).abs_(), alpha=arithmetic.u)
     error.add_(a.size, alpha=EPS_TANH / 2)
     flushed = arithmetic.eta * spare * (1 if a.exact else 2)
-    made = Combination(out, [(spare, _known_below(a, error))], flushed)
+    error_after = Combination(out, [(spare, _quantity_below(a, error))], flushed)
     if a.most < _LARGEST:
         out.of_value["most"] = 2 * (a.most + arithmetic.eta)
-    return made.plus_term(2 * arithmetic.u * spare, out).plus(a.given, spare / 2)
+    return error_after.plus_term(2 * arithmetic.u * spare, out).plus(a.lazy_error, spare / 2)
 
 
 @rule("gelu_backward")
-def _gradient(arithmetic: Arithmetic, out: Known, dy: Known, a: Known, **_: object) -> Combination:
+def _gradient(
+    arithmetic: Arithmetic, out: Quantity, dy: Quantity, a: Quantity, **_: object
+) -> Combination:
     return product(arithmetic, out, dy, a.once("slope", lambda: _slope(arithmetic, a)))
 
 
-def _slope(arithmetic: Arithmetic, a: Known) -> Known:
-    """P + x (1 - t^2) z' / 2, and its error."""
+def _slope(arithmetic: Arithmetic, a: Quantity) -> Quantity:
+    """Return P + x (1 - t^2) z' / 2, and its error."""
     u, x, (one, cube, spare) = arithmetic.u, a.value, _errors(arithmetic)
     steep = 5 * u + one + constant_error(3 * KAPPA)
     p = cumulative(x, a.of_value.get("gelu"))
     half = p - 0.5
     bell = _plus(0.25, half, half, -1)  # (1 - t^2) / 4
     xz = _plus(BETA, x, x, 3 * BETA * KAPPA).mul_(x)
-    slope = Known(torch.addcmul(p, xz, bell, value=2))
+    slope = Quantity(torch.addcmul(p, xz, bell, value=2))
     of_tanh = _plus(0.5, xz, half, 2)
     # Its three addends, 1 / 2, t / 2 and the product, in any order: two roundings of each.
     addends = torch.mul(xz, bell).abs_().mul_(2).add_(half.abs()).add_(0.5)
@@ -85,5 +87,5 @@ def _slope(arithmetic: Arithmetic, a: Known) -> Known:
     error.addcmul_(_plus(one, x, x, KAPPA * cube), bell, value=4 * BETA).mul_(of_tanh)
     error.addcmul_(_plus(3 * u + one, x, x, 3 * KAPPA * steep), bell, value=2 * BETA)
     error.add_(addends, alpha=2 * u).add_(half, alpha=-u / 2)
-    given = Combination(slope, [(spare, _known_below(a, error))], 0.0)
-    return Known(slope.value, given.plus(a.given, BETA * spare), of_value=slope.of_value)
+    local = Combination(slope, [(spare, _quantity_below(a, error))], 0.0)
+    return Quantity(slope.value, local.plus(a.lazy_error, BETA * spare), of_value=slope.of_value)

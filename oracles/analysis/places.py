@@ -12,7 +12,7 @@ from kernel_workbench.oracles.analysis.arithmetic import Arithmetic
 from kernel_workbench.oracles.analysis.functions import of_products
 from kernel_workbench.oracles.analysis.quantities import (
     Combination,
-    Known,
+    Quantity,
     constant_error,
     magnitude,
     number,
@@ -21,6 +21,7 @@ from kernel_workbench.oracles.analysis.rules import (
     EPS_DIVISION,
     SUMS,
     UnknownError,
+    overloads,
     rule,
     times_number,
 )
@@ -29,53 +30,37 @@ from kernel_workbench.oracles.rounding import UNIT_ROUNDOFF
 _aten = torch.ops.aten
 _HALF = 0.5
 
-VIEWS = frozenset(
-    getattr(packet, overload)
-    for packet in (
-        *(_aten.view, _aten._unsafe_view, _aten.permute, _aten.transpose, _aten.t, _aten.expand),  # noqa: SLF001  # torch's own name
-        *(_aten.unsqueeze, _aten.squeeze, _aten.slice, _aten.select, _aten.alias, _aten.detach),
-    )
-    for overload in packet.overloads()
+VIEWS = overloads(
+    *(_aten.view, _aten._unsafe_view, _aten.permute, _aten.transpose, _aten.t, _aten.expand),  # noqa: SLF001  # torch's own name
+    *(_aten.unsqueeze, _aten.squeeze, _aten.slice, _aten.select, _aten.alias, _aten.detach),
 )
 """Operations whose result is another view of its one argument."""
 
-MOVES = VIEWS | frozenset(
-    getattr(packet, overload)
-    for packet in (
-        *(_aten.cat, _aten.stack, _aten.split, _aten.split_with_sizes, _aten.unbind),
-        *(_aten.unsafe_split, _aten.unsafe_split_with_sizes, _aten.unsafe_chunk, _aten.chunk),
-        *(_aten.take, _aten.index_copy, _aten.diagonal_scatter, _aten.pixel_shuffle),
-        *(_aten.pixel_unshuffle, _aten.im2col, _aten.reflection_pad1d, _aten.reflection_pad2d),
-        *(_aten.reflection_pad3d, _aten.replication_pad1d, _aten.replication_pad2d),
-        *(_aten.replication_pad3d, _aten.channel_shuffle, _aten.rot90, _aten.diagonal_copy),
-        *(_aten.index, _aten.index_select, _aten.gather, _aten.clone, _aten.reshape),
-        *(_aten.flip, _aten.roll, _aten.repeat, _aten.tril, _aten.triu, _aten.diagonal),
-        *(_aten.as_strided, _aten.unfold, _aten.lift_fresh_copy, _aten.select_scatter),
-        *(_aten.slice_scatter, _aten.copy, _aten.contiguous, _aten.narrow),
-    )
-    for overload in packet.overloads()
+MOVES = VIEWS | overloads(
+    *(_aten.cat, _aten.stack, _aten.split, _aten.split_with_sizes, _aten.unbind),
+    *(_aten.unsafe_split, _aten.unsafe_split_with_sizes, _aten.unsafe_chunk, _aten.chunk),
+    *(_aten.take, _aten.index_copy, _aten.diagonal_scatter, _aten.pixel_shuffle),
+    *(_aten.pixel_unshuffle, _aten.im2col, _aten.reflection_pad1d, _aten.reflection_pad2d),
+    *(_aten.reflection_pad3d, _aten.replication_pad1d, _aten.replication_pad2d),
+    *(_aten.replication_pad3d, _aten.channel_shuffle, _aten.rot90, _aten.diagonal_copy),
+    *(_aten.index, _aten.index_select, _aten.gather, _aten.clone, _aten.reshape),
+    *(_aten.flip, _aten.roll, _aten.repeat, _aten.tril, _aten.triu, _aten.diagonal),
+    *(_aten.as_strided, _aten.unfold, _aten.lift_fresh_copy, _aten.select_scatter),
+    *(_aten.slice_scatter, _aten.copy, _aten.contiguous, _aten.narrow),
 )
 """Operations whose result's error is the operation done on its arguments' errors."""
 
-BY_INDEX = frozenset(
-    getattr(packet, overload)
-    for packet in (
-        *(_aten.scatter, _aten.scatter_add, _aten.scatter_reduce, _aten.index_add),
-        *(_aten.index_put, _aten._unsafe_index_put, _aten.index_reduce),  # noqa: SLF001
-    )
-    for overload in packet.overloads()
+BY_INDEX = overloads(
+    *(_aten.scatter, _aten.scatter_add, _aten.scatter_reduce, _aten.index_add),
+    *(_aten.index_put, _aten._unsafe_index_put, _aten.index_reduce),  # noqa: SLF001
 )
 """Other operations that put numbers where an index says, which a kernel must have, too."""
 
-MADE = frozenset(
-    getattr(packet, overload)
-    for packet in (
-        *(_aten.zeros, _aten.ones, _aten.full, _aten.arange, _aten.empty, _aten.eye, _aten.zero),
-        *(_aten.zeros_like, _aten.ones_like, _aten.full_like, _aten.empty_like),
-        *(_aten.new_zeros, _aten.new_ones, _aten.new_full, _aten.new_empty, _aten.scalar_tensor),
-        *(_aten.empty_strided, _aten.new_empty_strided, _aten.sym_size, _aten.sym_numel),
-    )
-    for overload in packet.overloads()
+MADE = overloads(
+    *(_aten.zeros, _aten.ones, _aten.full, _aten.arange, _aten.empty, _aten.eye, _aten.zero),
+    *(_aten.zeros_like, _aten.ones_like, _aten.full_like, _aten.empty_like),
+    *(_aten.new_zeros, _aten.new_ones, _aten.new_full, _aten.new_empty, _aten.scalar_tensor),
+    *(_aten.empty_strided, _aten.new_empty_strided, _aten.sym_size, _aten.sym_numel),
 )
 """Operations that make tensors of constants."""
 
@@ -92,20 +77,20 @@ def of_constants(out: Tensor) -> Tensor | None:
     return out.abs() * UNIT_ROUNDOFF[torch.float32]
 
 
-def _zero(like: Known) -> Tensor:
+def _zero(like: Quantity) -> Tensor:
     return like.value.new_zeros(()).expand(like.value.shape)
 
 
 @rule("constant_pad_nd")
 def _pad(
-    _: Arithmetic, out: Known, a: Known, pad: Sequence[int], value: float = 0
+    _: Arithmetic, out: Quantity, a: Quantity, pad: Sequence[int], value: float = 0
 ) -> Tensor | None:
     del out, value
     return None if a.error is None else _aten.constant_pad_nd(a.error, pad)
 
 
 @rule("fill")
-def _fill(_: Arithmetic, out: Known, a: Known, value: Known | float) -> Tensor | None:
+def _fill(_: Arithmetic, out: Quantity, a: Quantity, value: Quantity | float) -> Tensor | None:
     del a
     error = number(value).error
     return None if error is None else error.expand(out.value.shape)
@@ -114,38 +99,38 @@ def _fill(_: Arithmetic, out: Known, a: Known, value: Known | float) -> Tensor |
 @rule("scatter")
 def _scatter(
     arithmetic: Arithmetic,
-    out: Known,
-    a: Known,
+    out: Quantity,
+    a: Quantity,
     dim: int,
-    index: Known,
-    source: Known | float,
+    index: Quantity,
+    source: Quantity | float,
     reduce: str | None = None,
 ) -> Combination | Tensor | None:
     if reduce is not None:
-        if isinstance(source, Known):
+        if isinstance(source, Quantity):
             return _scatter_reduce(arithmetic, out, a, dim, index, source, reduce)
         constant = number(source)
         error = None if constant.error is None else constant.error.expand(index.value.shape)
-        several = Known(constant.value.expand(index.value.shape), error)
+        several = Quantity(constant.value.expand(index.value.shape), error)
         return _scatter_reduce(arithmetic, out, a, dim, index, several, reduce)
     error = number(source).error
     if a.error is None and error is None:
         return None
-    if isinstance(source, Known):
+    if isinstance(source, Quantity):
         error = _zero(source) if error is None else error
-    held = _zero(a) if a.error is None else a.error
-    result: Tensor = _aten.scatter(held, dim, index.value, 0.0 if error is None else error)
+    replaced = _zero(a) if a.error is None else a.error
+    result: Tensor = _aten.scatter(replaced, dim, index.value, 0.0 if error is None else error)
     return result
 
 
 @rule("scatter_reduce", sums=True)
 def _scatter_reduce(
     arithmetic: Arithmetic,
-    out: Known,
-    a: Known,
+    out: Quantity,
+    a: Quantity,
     dim: int,
-    index: Known,
-    source: Known,
+    index: Quantity,
+    source: Quantity,
     reduce: str,
     include_self: bool = True,  # noqa: FBT001,FBT002  # aten's own
 ) -> Combination | Tensor | None:
@@ -165,7 +150,7 @@ def _scatter_reduce(
         return before.scatter_reduce(dim, index.value, error, "amax", include_self=include_self)
     if not include_self:
         values = (a.value.scatter(dim, index.value, 0), before.scatter(dim, index.value, 0))
-        a = Known(values[0], None if a.exact else values[1])
+        a = Quantity(values[0], None if a.exact else values[1])
 
     def put(one: Tensor, other: Tensor) -> Tensor:
         return one.scatter_add(dim, index.value, other)
@@ -175,7 +160,7 @@ def _scatter_reduce(
     ones = torch.ones_like(a.value)
     start = ones if include_self else ones.scatter(dim, index.value, 0)
     count = put(start, torch.ones_like(source.value)).clamp_(min=1)
-    total = _added(arithmetic, Known(put(a.value, source.value)), a, source, put)
+    total = _added(arithmetic, Quantity(put(a.value, source.value)), a, source, put)
     return arithmetic.rounded(out, total.tensor() / count, EPS_DIVISION / arithmetic.u)
 
 
@@ -184,13 +169,19 @@ SUMS |= {_aten.scatter.reduce, _aten.scatter.value_reduce}
 
 
 def _multiplied(
-    arithmetic: Arithmetic, a: Known, dim: int, index: Known, source: Known, *, include_self: bool
+    arithmetic: Arithmetic,
+    a: Quantity,
+    dim: int,
+    index: Quantity,
+    source: Quantity,
+    *,
+    include_self: bool,
 ) -> Tensor:
     """Multiply the numbers that come to one place."""
     ones = torch.ones_like(a.value)
     count = ones.scatter_add(dim, index.value, torch.ones_like(source.value))
 
-    def whole(change: Callable[[Known], Tensor]) -> Tensor:
+    def whole(change: Callable[[Quantity], Tensor]) -> Tensor:
         factors = change(a), dim, index.value, change(source), "prod"
         return torch.scatter_reduce(*factors, include_self=include_self)
 
@@ -199,12 +190,12 @@ def _multiplied(
 
 def _added(
     arithmetic: Arithmetic,
-    out: Known,
-    a: Known,
-    source: Known,
+    out: Quantity,
+    a: Quantity,
+    source: Quantity,
     put: Callable[[Tensor, Tensor], Tensor],
 ) -> Combination:
-    """Of numbers that are added where `put` puts them."""
+    """Return the error of numbers that `put` adds to a at its places."""
 
     def counted() -> tuple[Tensor, float]:
         ones = put(torch.ones_like(a.value), torch.ones_like(source.value))
@@ -215,18 +206,19 @@ def _added(
         return size.mul_(growth).add_(ones, alpha=arithmetic.eta), growth
 
     local, growth = out.once("local", counted)
-    made = Combination(out, [(1.0, magnitude(local))], 0.0)
+    result = Combination(out, [(1.0, magnitude(local))], 0.0)
     if a.exact and source.exact:
-        return made
-    held, error = (
-        torch.zeros_like(each.value) if each.error is None else each.error for each in (a, source)
+        return result
+    before, error = (
+        torch.zeros_like(operand.value) if operand.error is None else operand.error
+        for operand in (a, source)
     )
-    return made.plus(put(held, error), 1 + growth)
+    return result.plus(put(before, error), 1 + growth)
 
 
 @rule("scatter_add", sums=True)
 def _scatter_add(
-    arithmetic: Arithmetic, out: Known, a: Known, dim: int, index: Known, source: Known
+    arithmetic: Arithmetic, out: Quantity, a: Quantity, dim: int, index: Quantity, source: Quantity
 ) -> Combination:
     return _added(
         arithmetic, out, a, source, lambda one, other: one.scatter_add(dim, index.value, other)
@@ -236,11 +228,11 @@ def _scatter_add(
 @rule("index_add", sums=True)
 def _index_add(
     arithmetic: Arithmetic,
-    out: Known,
-    a: Known,
+    out: Quantity,
+    a: Quantity,
     dim: int,
-    index: Known,
-    source: Known,
+    index: Quantity,
+    source: Quantity,
     alpha: float = 1,
 ) -> Combination:
     scaled = source if alpha == 1 else times_number(arithmetic, source, alpha)
@@ -252,15 +244,15 @@ def _index_add(
 @rule("index_put", "_unsafe_index_put", sums=True)
 def _index_put(
     arithmetic: Arithmetic,
-    out: Known,
-    a: Known,
-    indices: Sequence[Known | None],
-    source: Known,
+    out: Quantity,
+    a: Quantity,
+    indices: Sequence[Quantity | None],
+    source: Quantity,
     accumulate: bool = False,  # noqa: FBT001,FBT002  # aten's own
 ) -> Combination | Tensor | None:
     places = [None if index is None else index.value for index in indices]
     if accumulate:
-        whole = Known(source.value.expand(out.value[tuple(places)].shape), source.error)
+        whole = Quantity(source.value.expand(out.value[tuple(places)].shape), source.error)
 
         def put(one: Tensor, other: Tensor) -> Tensor:
             result: Tensor = _aten.index_put(one, places, other, accumulate=True)
@@ -269,7 +261,7 @@ def _index_put(
         return _added(arithmetic, out, a, whole, put)
     if a.error is None and source.error is None:
         return None
-    errors = (_zero(each) if each.error is None else each.error for each in (a, source))
-    held, error = errors
-    result: Tensor = _aten.index_put(held, places, error)
+    errors = (_zero(operand) if operand.error is None else operand.error for operand in (a, source))
+    before, error = errors
+    result: Tensor = _aten.index_put(before, places, error)
     return result

@@ -22,25 +22,21 @@ from kernel_workbench.oracles.analysis import (  # noqa: F401  # they register r
     windows,
 )
 from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
-from kernel_workbench.oracles.analysis.chains import Terms, terms_of, trees
+from kernel_workbench.oracles.analysis.chains import AdditionTree, terms_of, trees
 from kernel_workbench.oracles.analysis.places import BY_INDEX, MADE, MOVES, VIEWS, of_constants
-from kernel_workbench.oracles.analysis.quantities import Combination, Known, added_up
-from kernel_workbench.oracles.analysis.rules import POLES, RULES, SUMS, UnknownError
+from kernel_workbench.oracles.analysis.quantities import Combination, Quantity, added_up
+from kernel_workbench.oracles.analysis.rules import POLES, RULES, SUMS, UnknownError, overloads
 from kernel_workbench.oracles.analysis.trace import CODES, ROUNDS, NoRuleError, function_of
 from kernel_workbench.oracles.rounding import FLUSHED, UNIT_ROUNDOFF
 
 _aten = torch.ops.aten
 
 
-def _overloads(*packets: Any) -> frozenset[object]:  # noqa: ANN401
-    return frozenset(getattr(item, name) for item in packets for name in item.overloads())
-
-
-_ADDITIONS = _overloads(_aten.add)
-_SQUARES = _overloads(_aten.pow)
-_TIMES = _overloads(_aten.mul)
-_MEANS_OF_SQUARES = _overloads(_aten.var, _aten.var_mean)
-_KEEPS_SIGN = _overloads(_aten.sum, _aten.mean)
+_ADDITIONS = overloads(_aten.add)
+_SQUARES = overloads(_aten.pow)
+_TIMES = overloads(_aten.mul)
+_MEANS_OF_SQUARES = overloads(_aten.var, _aten.var_mean)
+_KEEPS_SIGN = overloads(_aten.sum, _aten.mean)
 SOURCES = {"placeholder", "get_attr"}  # operations of nodes that aren't computed
 _MOST_SAID = 300  # characters of an error of torch's
 _SMALL = 16  # times fewer numbers: such values can be kept
@@ -48,14 +44,14 @@ _SLOW = {
     *(_aten.tanh.default, _aten.erf.default, _aten.exp.default),
     _aten._softmax.default,  # noqa: SLF001  # torch's own name
 }
-Error = Any  # as in `Known`, or a tuple of them where an operation has several results
+Error = Any  # as in `Quantity`, or a tuple of them where an operation has several results
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
     """A value, its deterministic error and its probable one; the same tensor where they agree.
 
-    of_value: as in `Known`; plain: known to be finite, and its errors. terms: what it adds up,
+    of_value: as in `Quantity`; plain: known to be finite, and its errors. terms: what it adds up,
     where a later operation takes that in.
     """
 
@@ -64,26 +60,26 @@ class Pair:
     likely: Combination | Tensor | None
     of_value: dict[object, Any] = field(default_factory=dict)
     plain: bool = False
-    terms: Terms | None = None
+    terms: AdditionTree | None = None
 
     @property
-    def before(self) -> Known:
-        """With the smaller of the errors."""
-        return self.known(self.sure if self.likely is None else self.likely)
+    def before(self) -> Quantity:
+        """The quantity with the smaller of the errors."""
+        return self.with_error(self.sure if self.likely is None else self.likely)
 
-    def known(self, error: Combination | Tensor | None) -> Known:
-        """With one of the errors."""
-        return Known(self.value, error, of_value=self.of_value)
+    def with_error(self, error: Combination | Tensor | None) -> Quantity:
+        """Return the value with one of the errors."""
+        return Quantity(self.value, error, of_value=self.of_value)
 
 
-_TENSORS = Pair, Known
+_TENSORS = Pair, Quantity
 _ALONE = VIEWS | {_aten.clone.default, _aten.reshape.default}  # they move one tensor's numbers
 _OF_ERRORS = "most", "relative"  # what is noted of a value that depends on its error
 _TREES = list, tuple, dict
 
 
 def count_sums(graph: Graph) -> int:
-    """How many sums a graph makes: of so many the probable form holds together."""
+    """Return the number of sums of a graph, for which the probable form holds together."""
     count = 0
     for node in graph.nodes:
         results = node.meta["val"] if node.target in SUMS else None
@@ -125,7 +121,7 @@ def _is_nonnegative(node: Node) -> bool:
 
 
 def output_nodes(graph: Graph) -> tuple[Node, ...]:
-    """What a graph returns."""
+    """Return the nodes that a graph returns."""
     outputs: Any = graph.output_node().args[0]
     return tuple(outputs) if isinstance(outputs, list | tuple) else (outputs,)
 
@@ -180,51 +176,51 @@ class Propagation:
         kept: dict[Node, Tensor] | None = None,
         wanted: dict[Node, Pair | None] | None = None,
     ) -> list[Pair]:
-        """The outputs, of values in float64 for the graph's placeholders.
+        """Return the outputs for float64 values of the graph's placeholders.
 
         kept: takes values that are small beside the largest argument, or slow to compute. wanted:
         takes the results of the nodes that it has.
         """
-        held: dict[Node, Any] = {}
+        results: dict[Node, Any] = {}
         small = max((value.numel() for value in values), default=0) / _SMALL
-        given = zip(values, self.ranges, strict=True)
+        arguments = zip(values, self.ranges, strict=True)
         done = last_uses(self.graph)
         for node in self.graph.nodes:
             if node.op == "output":
-                return [held[output_node] for output_node in output_nodes(self.graph)]
+                return [results[output_node] for output_node in output_nodes(self.graph)]
             if node.op in SOURCES:
-                held[node] = self.source(node, constants, given)
+                results[node] = self.source(node, constants, arguments)
             else:
-                held[node] = made = self._stated_result(node, held)
+                results[node] = result = self._stated_result(node, results)
                 if (
                     kept is not None
-                    and isinstance(made, Pair)
-                    and (node.target in _SLOW or made.value.numel() <= small)
+                    and isinstance(result, Pair)
+                    and (node.target in _SLOW or result.value.numel() <= small)
                 ):
-                    kept[node] = made.value
+                    kept[node] = result.value
             if wanted is not None and node in wanted:
-                wanted[node] = held[node]
-            for each in done.get(node, ()):
-                del held[each]
+                wanted[node] = results[node]
+            for ended in done.get(node, ()):
+                del results[ended]
         raise AssertionError("a graph has an output")
 
     def source(
         self,
         node: Node,
         constants: Mapping[str, Tensor],
-        given: Iterator[tuple[Tensor, tuple[float, float] | None]],
+        arguments: Iterator[tuple[Tensor, tuple[float, float] | None]],
     ) -> Pair:
-        """A constant, or the next argument, which is exact but for subnormals that are flushed.
+        """Return a constant, or the next argument, exact but for subnormals that are flushed.
 
-        given: values in float64 and their ranges, for the graph's placeholders in their order.
+        arguments: values in float64 and their ranges, for the graph's placeholders in their order.
         """
         if node.op == "get_attr":
             constant = constants[str(node.target)]
             constant = constant.double() if constant.is_floating_point() else constant
             error = of_constants(constant)
             return Pair(constant, error, error)
-        value, its_range = next(given)
-        a = Known(value)
+        value, its_range = next(arguments)
+        a = Quantity(value)
         error = None if its_range is None else _flushed(a, *its_range)
         return Pair(value, error, error, a.of_value)
 
@@ -233,20 +229,20 @@ class Propagation:
         node: Node,
         out: Any,  # noqa: ANN401
         value_of: Callable[[Node], Any],
-        terms: dict[Node, Terms],
+        terms: dict[Node, AdditionTree],
     ) -> Error:
-        """The error of one operation on exact arguments.
+        """Return the error of one operation on exact arguments.
 
         terms: of the nodes before, to which those of this one are added.
         """
         if node.target is operator.getitem:
             return None
 
-        def exact(each: Node) -> Any:  # noqa: ANN401
-            added_before = terms.get(each)
+        def exact(argument: Node) -> Any:  # noqa: ANN401
+            added_before = terms.get(argument)
             return tree_map(
                 lambda x: Pair(x, None, None, terms=added_before) if isinstance(x, Tensor) else x,
-                value_of(each),
+                value_of(argument),
             )
 
         arithmetic = self.likely or self.sure
@@ -254,22 +250,24 @@ class Propagation:
         if added_up_to is not None:
             terms[node] = added_up_to
             if added_up_to.nested:
-                return added_up(added_up_to.error(arithmetic, Known(out), None, alone=True))
+                return added_up(added_up_to.error(arithmetic, Quantity(out), None, alone=True))
 
-        def known(each: Node) -> Any:  # noqa: ANN401
-            return tree_map(lambda x: Known(x) if isinstance(x, Tensor) else x, value_of(each))
+        def exact_quantity(argument: Node) -> Any:  # noqa: ANN401
+            return tree_map(
+                lambda x: Quantity(x) if isinstance(x, Tensor) else x, value_of(argument)
+            )
 
-        args: Any = map_arg(node.args, known)
-        kwargs: Any = map_arg(node.kwargs, known)
-        result = _known_result(out)
-        made = self._error(node, arithmetic, result, args, kwargs)
+        args: Any = map_arg(node.args, exact_quantity)
+        kwargs: Any = map_arg(node.kwargs, exact_quantity)
+        result = _as_quantity(out)
+        error = self._error(node, arithmetic, result, args, kwargs)
         _forget(result, _flat((args, kwargs)))
-        return tree_map(added_up, made)
+        return tree_map(added_up, error)
 
-    def _stated_result(self, node: Node, held: Mapping[Node, Any]) -> object:
-        """The result; a rule that fails is one that isn't written for these arguments."""
+    def _stated_result(self, node: Node, results: Mapping[Node, Any]) -> object:
+        """Return the result; raise NoRuleError where the rule fails on these arguments."""
         try:
-            return self._result(node, held)
+            return self._result(node, results)
         except (NoRuleError, MemoryError, torch.OutOfMemoryError, torch.AcceleratorError):
             raise
         except Exception as error:
@@ -279,15 +277,15 @@ class Propagation:
                 f"arguments ({type(error).__name__}: {message}); write it in other operations"
             ) from error
 
-    def _result(self, node: Node, held: Mapping[Node, Any]) -> object:
-        args: Any = map_arg(node.args, lambda each: held[each])
-        kwargs: Any = map_arg(node.kwargs, lambda each: held[each])
+    def _result(self, node: Node, results: Mapping[Node, Any]) -> object:
+        args: Any = map_arg(node.args, lambda argument: results[argument])
+        kwargs: Any = map_arg(node.kwargs, lambda argument: results[argument])
         target = node.target
         if target is operator.getitem:
             return args[0][args[1]]
-        out = _known_result(_value(target, args, kwargs))
-        pairs = [each for each in _flat((args, kwargs)) if isinstance(each, Pair)]
-        agree = all(each.likely is each.sure for each in pairs)
+        out = _as_quantity(_value(target, args, kwargs))
+        pairs = [argument for argument in _flat((args, kwargs)) if isinstance(argument, Pair)]
+        agree = all(pair.likely is pair.sure for pair in pairs)
         terms = self._terms(node, args, kwargs)
         varies = target in SUMS or (terms is not None and terms.varies)
         forms = 1 if self.likely is None or (agree and not varies) else 2
@@ -298,46 +296,48 @@ class Propagation:
             )
         elif target in VIEWS and "size" in pairs[0].of_value:
             out.of_value["size"] = target(pairs[0].of_value["size"], *args[1:], **kwargs)  # type: ignore[operator]
-        knowns = {id(each): each.known(each.sure) for each in pairs}
+        knowns = {id(pair): pair.with_error(pair.sure) for pair in pairs}
 
         def error(arithmetic: Arithmetic) -> Error:
             if terms is not None and terms.nested:
                 through = terms.sure if arithmetic is self.sure else terms.likely
                 return terms.error(arithmetic, out, through)
 
-            def known(pair: Pair) -> Known:
+            def quantity(pair: Pair) -> Quantity:
                 return knowns[id(pair)]
 
-            return self._error(node, arithmetic, out, _mapped(args, known), _mapped(kwargs, known))
+            return self._error(
+                node, arithmetic, out, _mapped(args, quantity), _mapped(kwargs, quantity)
+            )
 
-        found, given = [error(self.sure)], [list(knowns.values())]
+        errors, operands = [error(self.sure)], [list(knowns.values())]
         if self.likely is not None and forms > 1:
-            for each in pairs:
-                if each.likely is not each.sure:
-                    knowns[id(each)] = each.known(each.likely)
-            found.append(error(self.likely))
-            given.append(list(knowns.values()))
-        _forget(out, given)
-        if isinstance(out, Known):
+            for pair in pairs:
+                if pair.likely is not pair.sure:
+                    knowns[id(pair)] = pair.with_error(pair.likely)
+            errors.append(error(self.likely))
+            operands.append(list(knowns.values()))
+        _forget(out, operands)
+        if isinstance(out, Quantity):
             if target in MOVES:
                 _hand_on(out, pairs)
             by_terms = terms is not None and terms.nested
-            plain = _is_plain(None if by_terms else target, out, found[0], args, kwargs)
+            plain = _is_plain(None if by_terms else target, out, errors[0], args, kwargs)
             if target not in MOVES and not plain:
-                found = [_tidy(node, out, *each) for each in zip(found, given, strict=True)]
-            found = [_whole(out.value, each) for each in found]
+                errors = [_tidy(node, out, *form) for form in zip(errors, operands, strict=True)]
+            errors = [_whole(out.value, form) for form in errors]
             plain = plain and bool(out.of_value.get("finite"))
             kept = terms if node in self.joined else None
-            return Pair(out.value, found[0], found[-1], out.of_value, plain, kept)
-        for each in out if target in MOVES else ():
-            _hand_on(each, pairs)
-        several = [each if isinstance(each, list | tuple) else [each] * len(out) for each in found]
+            return Pair(out.value, errors[0], errors[-1], out.of_value, plain, kept)
+        for part in out if target in MOVES else ():
+            _hand_on(part, pairs)
+        several = [form if isinstance(form, list | tuple) else [form] * len(out) for form in errors]
         return [
-            Pair(each.value, several[0][place], several[-1][place], each.of_value)
-            for place, each in enumerate(out)
+            Pair(part.value, several[0][place], several[-1][place], part.of_value)
+            for place, part in enumerate(out)
         ]
 
-    def _terms(self, node: Node, args: Any, kwargs: Any) -> Terms | None:  # noqa: ANN401
+    def _terms(self, node: Node, args: Any, kwargs: Any) -> AdditionTree | None:  # noqa: ANN401
         """Return what the result adds up, by `Pair` for arguments; None where it is no tree."""
         return terms_of(node, args, kwargs, self.sure, wanted=node in self.joined)
 
@@ -349,10 +349,10 @@ class Propagation:
         args: Any,  # noqa: ANN401
         kwargs: Any,  # noqa: ANN401
     ) -> Error:
-        """What a rule says."""
+        """Return the error by the rule of the node's operation."""
         target = node.target
-        knowns = [each for each in _flat((args, kwargs)) if isinstance(each, Known)]
-        exact = all(each.exact for each in knowns)
+        knowns = [argument for argument in _flat((args, kwargs)) if isinstance(argument, Quantity)]
+        exact = all(quantity.exact for quantity in knowns)
         if target == ROUNDS:
             if node.args[2] == CODES and any(user.op != "output" for user in node.users):
                 raise NoRuleError(
@@ -364,7 +364,7 @@ class Propagation:
             return of_constants(out.value)
         if target in MOVES and exact:
             return None
-        if target in _ALONE and isinstance(args[0], Known) and _is_open_index(args[0]):
+        if target in _ALONE and isinstance(args[0], Quantity) and _is_open_index(args[0]):
             return target(args[0].error, *args[1:], **kwargs)  # type: ignore[operator]
         if (target in MOVES or target in BY_INDEX) and any(map(_is_open_index, knowns)):
             raise NoRuleError(
@@ -373,11 +373,11 @@ class Propagation:
             )
         if target in MOVES:
             return target(*_mapped(args, _moved), **_mapped(kwargs, _moved))  # type: ignore[operator]
-        outs = [out] if isinstance(out, Known) else out
-        if exact and not any(each.value.is_floating_point() for each in outs):
+        outs = [out] if isinstance(out, Quantity) else out
+        if exact and not any(output.value.is_floating_point() for output in outs):
             return None
-        found = RULES.get(target)
-        if found is None:
+        rule_ = RULES.get(target)
+        if rule_ is None:
             raise NoRuleError(
                 f"{self.where(node)}: {function_of(node)} has no rule for its errors; write it in "
                 "operations that have one (docs/derivations/analysis.md)"
@@ -385,31 +385,31 @@ class Propagation:
         if target == _aten.rsqrt.default:
             args[0].of_value["least"] = least_of(node.args[0])
         try:
-            return found(arithmetic, out, *args, **kwargs)
+            return rule_(arithmetic, out, *args, **kwargs)
         except UnknownError as error:
             raise NoRuleError(f"{self.where(node)}: {function_of(node)} {error}") from error
 
 
 def _value(target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
-    """The result in float64, of pairs."""
+    """Return an operation's result in float64, of pairs."""
     if target == ROUNDS:
         return args[0].value
     if target == _aten.abs.default:
         return args[0].before.size
     return target(
-        *_mapped(args, lambda each: each.value), **_mapped(kwargs, lambda each: each.value)
+        *_mapped(args, lambda pair: pair.value), **_mapped(kwargs, lambda pair: pair.value)
     )
 
 
 def _forget(*knowns: Any) -> None:  # noqa: ANN401
-    """Let go of what was made for one operation: it may hold what holds it."""
-    for each in _flat(knowns):
-        if isinstance(each, Known):
-            each.memory.clear()
+    """Clear what was computed for one operation: it may refer to what refers to it."""
+    for leaf in _flat(knowns):
+        if isinstance(leaf, Quantity):
+            leaf.memory.clear()
 
 
-def _flushed(a: Known, least: float, most: float) -> Tensor | None:
-    """What is lost of an argument whose magnitudes are from `least` to `most`."""
+def _flushed(a: Quantity, least: float, most: float) -> Tensor | None:
+    """Return the flushed part of an argument whose magnitudes are from `least` to `most`."""
     a.of_value["most"] = most + FLUSHED
     if least >= FLUSHED:
         return None
@@ -417,17 +417,17 @@ def _flushed(a: Known, least: float, most: float) -> Tensor | None:
     return a.size.masked_fill(~flushed, 0) if bool(flushed.any()) else None
 
 
-def _known_result(out: Any) -> Any:  # noqa: ANN401
-    return Known(out) if isinstance(out, Tensor) else [Known(each) for each in out]
+def _as_quantity(out: Any) -> Any:  # noqa: ANN401
+    return Quantity(out) if isinstance(out, Tensor) else [Quantity(part) for part in out]
 
 
-def _hand_on(out: Known, pairs: Sequence[Pair]) -> None:
-    """What is moved is no larger than it was."""
+def _hand_on(out: Quantity, pairs: Sequence[Pair]) -> None:
+    """Note that a moved tensor is no larger than its sources."""
     if pairs and all("most" in pair.of_value for pair in pairs):
         out.of_value["most"] = max(pair.of_value["most"] for pair in pairs)
 
 
-def _is_plain(target: object, out: Known, error: Error, args: Any, kwargs: Any) -> bool:  # noqa: ANN401
+def _is_plain(target: object, out: Quantity, error: Error, args: Any, kwargs: Any) -> bool:  # noqa: ANN401
     """Ask if all numbers are finite, and with their errors below fp32's largest number.
 
     target: None where the error doesn't follow from that of the arguments. That the value is finite
@@ -440,7 +440,7 @@ def _is_plain(target: object, out: Known, error: Error, args: Any, kwargs: Any) 
     if target in MOVES and not most < LARGEST:
         return False
     if of_arguments is not None and isinstance(error, Combination):
-        sure = _mapped(args, lambda each: each.known(each.sure))
+        sure = _mapped(args, lambda pair: pair.with_error(pair.sure))
         most = of_arguments(*map(_most, sure), **kwargs) * _ROUNDED + _FLUSHED
     if not most < LARGEST:
         own = error.apart()[0] if isinstance(error, Combination) else 0.0
@@ -453,7 +453,7 @@ def _is_plain(target: object, out: Known, error: Error, args: Any, kwargs: Any) 
 
 
 def _most(x: object) -> float:
-    return x.most if isinstance(x, Known) else abs(x) if isinstance(x, int | float) else math.nan
+    return x.most if isinstance(x, Quantity) else abs(x) if isinstance(x, int | float) else math.nan
 
 
 def _of_power(a: float, k: float) -> float:
@@ -488,24 +488,26 @@ def _whole(out: Tensor, error: Combination | Tensor | None) -> Combination | Ten
     return error.to(out.device).expand(out.shape)
 
 
-def _tidy(node: Node, known: Known, given: Error, knowns: Sequence[Known]) -> Tensor | None:
+def _tidy(
+    node: Node, out_quantity: Quantity, stated: Error, knowns: Sequence[Quantity]
+) -> Tensor | None:
     """The error, 0 of what isn't finite, infinite where it isn't known.
 
     Nothing is known of what is past fp32's largest number.
     """
-    out, error = known.value, added_up(given)
+    out, error = out_quantity.value, added_up(stated)
     if error is None:
         return None
     finite = out.isfinite()
     error = error.to(out.device).nan_to_num(nan=torch.inf, posinf=torch.inf)
     error = torch.where(out.abs() + error >= LARGEST, torch.inf, error)
     unknown = torch.zeros_like(finite)
-    for each in knowns:
-        if each.error is None or each.error.dtype == torch.bool:
+    for operand in knowns:
+        if operand.error is None or operand.error.dtype == torch.bool:
             continue
-        open_ = each.error.isinf()
+        open_ = operand.error.isinf()
         if node.target in POLES:
-            open_ = open_ | ((each.error > 0) & each.value.isfinite())
+            open_ = open_ | ((operand.error > 0) & operand.value.isfinite())
         try:
             unknown = unknown | open_.expand(out.shape)
         except RuntimeError:  # not an operation element by element
@@ -515,51 +517,51 @@ def _tidy(node: Node, known: Known, given: Error, knowns: Sequence[Known]) -> Te
 
 def _flat(tree: Any) -> list[Any]:  # noqa: ANN401
     result: list[Any] = []
-    for each in tree.values() if isinstance(tree, dict) else tree:
-        if isinstance(each, _TREES):
-            result += _flat(each)
+    for branch in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(branch, _TREES):
+            result += _flat(branch)
         else:
-            result.append(each)
+            result.append(branch)
     return result
 
 
 def _mapped(tree: Any, change: Callable[[Any], object]) -> Any:  # noqa: ANN401
-    """A tree of arguments with its tensors changed."""
+    """Return a tree of arguments with its tensors changed."""
     if isinstance(tree, _TENSORS):
         return change(tree)
     if not isinstance(tree, _TREES):
         return tree
     if isinstance(tree, dict):
-        return {name: _mapped(each, change) for name, each in tree.items()} if tree else tree
-    return [_mapped(each, change) for each in tree]
+        return {name: _mapped(branch, change) for name, branch in tree.items()} if tree else tree
+    return [_mapped(branch, change) for branch in tree]
 
 
-def _is_open_index(known: Known) -> bool:
-    """Ask if it holds whole numbers of which a kernel may have others."""
-    is_whole = not known.value.is_floating_point() and known.value.dtype != torch.bool
-    return is_whole and not known.exact
+def _is_open_index(quantity: Quantity) -> bool:
+    """Return True if a tensor holds whole numbers of which a kernel may have others."""
+    is_whole = not quantity.value.is_floating_point() and quantity.value.dtype != torch.bool
+    return is_whole and not quantity.exact
 
 
-def _moved(known: Known) -> Tensor:
-    """What stands for an argument where errors are moved; an index is itself."""
-    value = known.value
+def _moved(quantity: Quantity) -> Tensor:
+    """Return the error to move in an argument's place; an index stays itself."""
+    value = quantity.value
     if not value.is_floating_point() and value.dtype != torch.bool:
         return value
-    return torch.zeros_like(value) if known.error is None else known.error
+    return torch.zeros_like(value) if quantity.error is None else quantity.error
 
 
 def _marked(
-    arithmetic: Arithmetic, x: Known, name: str, dtype: torch.dtype | None
+    arithmetic: Arithmetic, x: Quantity, name: str, dtype: torch.dtype | None
 ) -> Combination | Tensor | None:
-    """The error after a marked cast; infinite where the number may be past the type's largest."""
+    """Return the error after a marked cast; infinite where the type's largest may be exceeded."""
     if not arithmetic.casts(name):
-        return x.given
+        return x.lazy_error
     to = arithmetic.dtype if dtype is None else dtype
     after = arithmetic.cast(x, to)
-    if not isinstance(after, Combination) or after is x.given:
+    if not isinstance(after, Combination) or after is x.lazy_error:
         return after
     most, most_finite = x.most * (1 + 2 * UNIT_ROUNDOFF[to]), torch.finfo(to).max
     if most < most_finite:
         return after
-    made = after.tensor()
-    return made.masked_fill(x.size + made >= most_finite, torch.inf)
+    error = after.tensor()
+    return error.masked_fill(x.size + error >= most_finite, torch.inf)

@@ -19,31 +19,31 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """A tensor in float64 and how far a kernel's may be from it; None: it is exact.
+class Quantity:
+    """A tensor in float64 and how far a kernel's may be from it; no error means that it is exact.
 
-    Of a bool tensor the error is bool: where it may be the other.
+    The error of a bool tensor is bool: True where a kernel's may be the other value.
 
-    given     the error, added up or not
-    memory    what was made of both; gone after the operation
-    of_value  what was made of the value alone: both forms of a bound share it, and each operation
-              that reads the value
+    lazy_error  the error, added up or not
+    memory      what was computed from both; cleared after the operation
+    of_value    what was computed from the value alone: both forms of a bound share it, and each
+                operation that reads the value
     """
 
     value: Tensor
-    given: Combination | Tensor | None = None
+    lazy_error: Combination | Tensor | None = None
     memory: dict[object, Any] = field(default_factory=dict)
     of_value: dict[object, Any] = field(default_factory=dict)
 
     @property
     def error(self) -> Tensor | None:
         """The error, added up."""
-        return added_up(self.given)
+        return added_up(self.lazy_error)
 
     @property
     def exact(self) -> bool:
-        """Whether a kernel has the same numbers."""
-        return self.given is None
+        """Return True if a kernel has the same numbers."""
+        return self.lazy_error is None
 
     @property
     def size(self) -> Tensor:
@@ -72,7 +72,7 @@ class Known:
         """The sum of magnitudes over axes, which stay, of size 1."""
         return self.once_of_value(("total", axes), lambda: self.size.sum(axes, keepdim=True))
 
-    def times(self, x: Known) -> Known:
+    def times(self, x: Quantity) -> Quantity:
         """The product of magnitudes."""
         # x is kept with it, so that no other tensor comes to have its id.
         result, _ = self.once(id(x.value), lambda: (magnitude(self.size * x.size), x))
@@ -83,7 +83,7 @@ class Known:
         self.of_value["size"] = self.value
 
     def once(self, key: object, make: Callable[[], _T]) -> _T:
-        """What `make` returns, made once: both forms of a bound ask for it. It isn't changed."""
+        """Return the result of `make`, called once for both forms; never change it."""
         return _once(self.memory, key, make)
 
     def once_of_value(self, key: object, make: Callable[[], _T]) -> _T:
@@ -101,29 +101,30 @@ class Combination:
     of      the number
     terms   coefficients, and what has the magnitudes that they multiply
     rest    what is added to these
+    cached  the sum, once it is computed
 
     Coefficients and the rest are numbers, or tensors of far fewer numbers than `of` has.
     """
 
-    of: Known
-    terms: list[tuple[Coefficient, Known]]
+    of: Quantity
+    terms: list[tuple[Coefficient, Quantity]]
     rest: Coefficient
-    made: Tensor | None = None
+    cached: Tensor | None = None
 
     def plus(self, error: Combination | Tensor | None, times: Coefficient = 1.0) -> Combination:
-        """With a multiple of another, which may be none."""
+        """Add a multiple of another error, and return self; None adds nothing."""
         if error is None:
             return self
         if isinstance(error, Tensor):
             return self.plus_term(times, magnitude(error))
-        if error.made is not None and len(error.terms) > 1:
-            return self.plus_term(times, magnitude(error.made))
-        for coefficient, each in error.terms:
-            self.plus_term(coefficient * times, each)
+        if error.cached is not None and len(error.terms) > 1:
+            return self.plus_term(times, magnitude(error.cached))
+        for coefficient, term in error.terms:
+            self.plus_term(coefficient * times, term)
         return self.plus_rest(error.rest * times)
 
-    def plus_term(self, coefficient: Coefficient, x: Known) -> Combination:
-        """With a multiple of a magnitude."""
+    def plus_term(self, coefficient: Coefficient, x: Quantity) -> Combination:
+        """Add a multiple of a magnitude, and return self."""
         if _is(0.0, coefficient):
             return self
         if is_few(self.of.value, coefficient, x.value):
@@ -140,7 +141,7 @@ class Combination:
         return self
 
     def plus_rest(self, rest: Coefficient) -> Combination:
-        """With what is no multiple of a magnitude."""
+        """Add a part that is no multiple of a magnitude, and return self."""
         if isinstance(rest, Tensor) and not rest.dim() and rest.device.type == "cpu":
             rest = float(rest)
         if not isinstance(rest, Tensor) or is_few(self.of.value, self.rest, rest):
@@ -149,79 +150,84 @@ class Combination:
             self.terms.append((1.0, magnitude(rest)))
         return self
 
-    def plus_product(self, x: Known, error: Combination, times: Coefficient = 1.0) -> Combination:
-        """With a multiple of an error's product with a magnitude."""
+    def plus_product(
+        self, x: Quantity, error: Combination, times: Coefficient = 1.0
+    ) -> Combination:
+        """Add a multiple of an error's product with a magnitude, and return self."""
         if len(error.terms) > 1:
-            if error.made is not None or x.value.shape != error.of.value.shape:
+            if error.cached is not None or x.value.shape != error.of.value.shape:
                 return self.plus_term(times, magnitude(x.size * error.tensor()))
-            return self.plus_term(times, magnitude(error._made().mul_(x.size)))
-        for coefficient, each in error.terms:  # both forms share the product
-            self.plus_term(coefficient * times, x.times(each))
+            return self.plus_term(times, magnitude(error._add_terms().mul_(x.size)))
+        for coefficient, term in error.terms:  # both forms share the product
+            self.plus_term(coefficient * times, x.times(term))
         return self.plus_term(error.rest * times, x)
 
     def apart(self) -> tuple[Coefficient, Combination]:
-        """The coefficient of the number's own magnitude, and what isn't a multiple of it."""
-        if self.made is not None and len(self.terms) > 1:
-            return 0.0, Combination(self.of, [(1.0, magnitude(self.made))], 0.0, self.made)
+        """Return the coefficient of the number's own magnitude, and the remainder of the error."""
+        if self.cached is not None and len(self.terms) > 1:
+            return 0.0, Combination(self.of, [(1.0, magnitude(self.cached))], 0.0, self.cached)
         own: Coefficient = 0.0
-        others = Combination(self.of, [], self.rest)
-        for coefficient, each in self.terms:
-            if each.value is self.of.value:
+        remainder = Combination(self.of, [], self.rest)
+        for coefficient, term in self.terms:
+            if term.value is self.of.value:
                 own = own + coefficient
             else:
-                others.terms.append((coefficient, each))
-        return own, others if len(others.terms) < len(self.terms) else self
+                remainder.terms.append((coefficient, term))
+        return own, remainder if len(remainder.terms) < len(self.terms) else self
 
     def largest(self) -> float:
-        """No less than the largest."""
-        if self.made is not None or not self.of.value.numel():
+        """Return an upper limit of the largest error."""
+        if self.cached is not None or not self.of.value.numel():
             return largest(self.tensor())
         result = largest(self.rest)
-        for coefficient, each in self.terms:
-            result += largest(coefficient) * each.most
+        for coefficient, term in self.terms:
+            result += largest(coefficient) * term.most
         return result
 
     def sum(self, axes: tuple[int, ...]) -> Tensor:
-        """The sum over axes, which stay, of size 1."""
+        """Return the sum over axes, which stay, of size 1."""
         shape = self.of.value.shape
-        made: Coefficient = self.rest * float(math.prod(shape[axis] for axis in axes))
-        coefficients = self.rest, *(each for each, _ in self.terms)
+        result: Coefficient = self.rest * float(math.prod(shape[axis] for axis in axes))
+        coefficients = self.rest, *(coefficient for coefficient, _ in self.terms)
         if (
-            self.made is not None
+            self.cached is not None
             or not self.of.value.numel()
-            or any(each.value.shape != shape for _, each in self.terms)
-            or any(isinstance(each, Tensor) and _varies(each, shape, axes) for each in coefficients)
+            or any(term.value.shape != shape for _, term in self.terms)
+            or any(
+                isinstance(coefficient, Tensor) and _varies(coefficient, shape, axes)
+                for coefficient in coefficients
+            )
         ):
             return self.tensor().sum(axes, keepdim=True)
-        for coefficient, each in self.terms:
-            made = made + coefficient * each.total(axes)
-        if not isinstance(made, Tensor) or made.dim() < len(shape):
-            made = self.of.value.new_zeros([]).add(made)
+        for coefficient, term in self.terms:
+            result = result + coefficient * term.total(axes)
+        if not isinstance(result, Tensor) or result.dim() < len(shape):
+            result = self.of.value.new_zeros([]).add(result)
         kept = [1 if axis in axes else size for axis, size in enumerate(shape)]
-        return made.expand(kept)
+        return result.expand(kept)
 
     def tensor(self) -> Tensor:
         """Added up; it isn't changed."""
-        if self.made is None:
-            self.made = self._made()
-        return self.made
+        if self.cached is None:
+            self.cached = self._add_terms()
+        return self.cached
 
-    def _made(self) -> Tensor:
+    def _add_terms(self) -> Tensor:
         shape, device = self.of.value.shape, self.of.value.device
         terms = sorted(self.terms, key=lambda one: (-one[1].value.numel(), not _is(1.0, one[0])))
-        made = self.rest if isinstance(self.rest, Tensor) else scalar(self.rest)
+        result = self.rest if isinstance(self.rest, Tensor) else scalar(self.rest)
         mine = False  # whether it may be changed
         if terms and _is(1.0, terms[0][0]) and _is(0.0, self.rest):
-            made, terms = terms[0][1].size, terms[1:]
-        for coefficient, each in terms:
+            result, terms = terms[0][1].size, terms[1:]
+        for coefficient, term in terms:
             if isinstance(coefficient, Tensor):
-                add = partial(torch.addcmul, made.to(device), coefficient, each.size)
+                add = partial(torch.addcmul, result.to(device), coefficient, term.size)
             else:
-                add = partial(torch.add, made, each.size, alpha=coefficient)
-            made, mine = add(out=made) if mine else add(), True
-            if made.shape != shape:
-                made = made.expand(shape).contiguous()
-        return made.to(device).expand(shape)
+                add = partial(torch.add, result, term.size, alpha=coefficient)
+            result, mine = add(out=result) if mine else add(), True
+            if result.shape != shape:
+                result = result.expand(shape).contiguous()
+        return result.to(device).expand(shape)
 
 
 def _is(number: float, coefficient: Coefficient) -> bool:
@@ -229,14 +235,17 @@ def _is(number: float, coefficient: Coefficient) -> bool:
 
 
 def _varies(x: Tensor, shape: torch.Size, axes: tuple[int, ...]) -> bool:
-    """Whether it has several numbers along one of the axes of a tensor that it is expanded to."""
+    """Return True if an expanded tensor varies along one of the axes of the shape."""
     first = len(shape) - x.dim()
     return any(axis >= first and x.shape[axis - first] > 1 for axis in axes)
 
 
-def is_few(beside: Tensor, *given: Coefficient) -> bool:
-    """Whether a product has far fewer numbers than `beside`; of numbers alone it has."""
-    shapes = {each.shape for each in given if isinstance(each, Tensor)}
+def is_few(beside: Tensor, *coefficients: Coefficient) -> bool:
+    """Return True if a product of coefficients has far fewer numbers than `beside`.
+
+    Floats alone have.
+    """
+    shapes = {coefficient.shape for coefficient in coefficients if isinstance(coefficient, Tensor)}
     several = len(shapes) > 1  # to broadcast one takes long
     numbers: int = math.prod(torch.broadcast_shapes(*shapes) if several else [*shapes, ()][0])
     return numbers * FEW <= beside.numel()
@@ -260,9 +269,9 @@ def added_up(error: Combination | Tensor | None) -> Tensor | None:
     return error.tensor() if isinstance(error, Combination) else error
 
 
-def magnitude(x: Tensor) -> Known:
+def magnitude(x: Tensor) -> Quantity:
     """Numbers that are none below 0, which a combination may be of."""
-    return Known(x, of_value={"size": x})
+    return Quantity(x, of_value={"size": x})
 
 
 def _once(memory: dict[object, Any], key: object, make: Callable[[], _T]) -> _T:
@@ -274,26 +283,28 @@ def _once(memory: dict[object, Any], key: object, make: Callable[[], _T]) -> _T:
 
 @lru_cache(maxsize=1024)
 def scalar(x: float) -> Tensor:
-    """In float64; it isn't changed."""
+    """Return a constant as a float64 tensor, which callers never change."""
     return torch.tensor(x, dtype=torch.float64)
 
 
 @lru_cache(maxsize=1024)
 def constant_error(x: float) -> float:
-    """What fp32 makes of a constant is off by that much of it."""
+    """Return the relative error of a constant in fp32: 0 for a constant that fp32 holds."""
     exact = scalar(x)
     return 0.0 if bool((exact.float() == exact) | exact.isnan()) else _SINGLE
 
 
-def number(x: Known | float) -> Known:
+def number(x: Quantity | float) -> Quantity:
     """An argument in float64; of a constant the error is what fp32 makes of it."""
-    if not isinstance(x, Known):
-        return Known(scalar(x), scalar(abs(x) * constant_error(x)) if constant_error(x) else None)
+    if not isinstance(x, Quantity):
+        return Quantity(
+            scalar(x), scalar(abs(x) * constant_error(x)) if constant_error(x) else None
+        )
     value = x.value
     if value.is_floating_point():
         return x
     if value.dtype == torch.bool:
-        return Known(value.double(), None if x.error is None else x.error.double())
+        return Quantity(value.double(), None if x.error is None else x.error.double())
     value = value.double()
     large = value.numel() > 0 and bool(value.abs().amax() > _EXACT_INTEGERS)
-    return Known(value, value.abs() * _SINGLE if large else x.error)
+    return Quantity(value, value.abs() * _SINGLE if large else x.error)

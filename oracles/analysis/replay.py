@@ -1,10 +1,10 @@
-"""What roundings do: a reference run again, each operation off by some of what it may be off by.
+"""Effects of roundings: a reference run again with a random part of each operation's error.
 
 An operation's own error is what its rule says of exact arguments. A replay adds it times a number
 drawn from -1 to 1, element by element, and hands the result on: errors that cancel further on do
 so, which a bound that adds up magnitudes can't know.
 
-Of k operations, whose sums are of n addends at most, k n such errors meet in an output at most.
+In k operations, whose sums have n addends at most, k n such errors meet in an output at most.
 Their magnitudes add up to no more than sqrt(k n) times the root of their squares (Cauchy, Schwarz),
 which is sqrt(3) times what uniform draws come to. A bound that is above `largest_ratio` times what
 replays show isn't that of errors that all err to one side: it counts what cancels.
@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from kernel_workbench.oracles.analysis.chains import Terms
+from kernel_workbench.oracles.analysis.chains import AdditionTree
 from kernel_workbench.oracles.analysis.places import MADE, MOVES
 from kernel_workbench.oracles.analysis.propagation import (
     SOURCES,
@@ -44,23 +44,23 @@ _CHANCE = 4  # four draws come to a fourth of their root mean square in one of 1
 
 
 def addends(graph: Graph) -> int:
-    """Of how many numbers a sum of the graph may be."""
+    """Return the largest number of addends in a sum of the graph."""
     sums = (node for node in graph.nodes if node.target in SUMS)
-    return max((size for each in sums for size in _sizes(each)), default=1)
+    return max((size for node in sums for size in _sizes(node)), default=1)
 
 
 def largest_ratio(graph: Graph, longest: int) -> float:
-    """What a bound may come to in root mean squares of replays, where nothing cancels.
+    """Return the largest ratio of a bound to a replay's root mean square where nothing cancels.
 
-    longest: as `addends` has it.
+    longest: the result of `addends`.
     """
     computed = (node for node in graph.nodes if node.op == "call_function")
-    operations = sum(each.target not in MOVES | MADE for each in computed)
+    operations = sum(node.target not in MOVES | MADE for node in computed)
     return _CHANCE * math.sqrt(3 * operations * longest)
 
 
 def _sizes(node: Node) -> Iterator[int]:
-    """Of its arguments, along which it may add up: along one axis, or all."""
+    """Yield the numbers of addends that a node may have: along one axis, or along all."""
     if node.target == _aten.convolution.default:
         _, weight, _, stride, _, dilation, transposed, _, groups = node.args
         shape = weight.meta["val"].shape  # type: ignore[union-attr]
@@ -78,7 +78,7 @@ def _sizes(node: Node) -> Iterator[int]:
 def spread(
     walk: Propagation, constants: Mapping[str, Tensor], values: Sequence[Tensor]
 ) -> list[Tensor]:
-    """The root mean square by which each output is off, of a few replays."""
+    """Return the root mean square of each output's error over a few replays, in its shape."""
     draw = random.Random(0)  # noqa: S311  # of places
 
     def off(value: Any, local: Any) -> Any:  # noqa: ANN401
@@ -99,35 +99,35 @@ def spread(
         return local.nan_to_num(nan=0.0, posinf=0.0)
 
     # Of each node first the exact value, then those of the replays.
-    held: dict[Node, list[Any]] = {}
-    terms: dict[Node, Terms] = {}
-    given, done = zip(values, walk.ranges, strict=True), last_uses(walk.graph)
+    results: dict[Node, list[Any]] = {}
+    terms: dict[Node, AdditionTree] = {}
+    arguments, done = zip(values, walk.ranges, strict=True), last_uses(walk.graph)
     for node in walk.graph.nodes:
         if node.op == "output":
             break
         if node.op in SOURCES:
-            source = walk.source(node, constants, given)
+            source = walk.source(node, constants, arguments)
             exact, local = source.value, source.sure
             runs = [exact] * _REPLAYS
         else:
-            exact, *runs = (_result(node, held, each) for each in range(_REPLAYS + 1))
-            local = walk.local(node, exact, lambda other: held[other][0], terms)
+            exact, *runs = (_result(node, results, replay) for replay in range(_REPLAYS + 1))
+            local = walk.local(node, exact, lambda other: results[other][0], terms)
         if isinstance(exact, list | tuple):
             several = local if isinstance(local, list | tuple) else [local] * len(exact)
             several = [
-                bounded(*each) for each in zip(several, (x.device for x in exact), strict=True)
+                bounded(*part) for part in zip(several, (x.device for x in exact), strict=True)
             ]
-            made = [list(map(off, run, several)) for run in runs]
+            replayed = [list(map(off, run, several)) for run in runs]
         else:
             local = bounded(local, exact.device)
-            made = [off(run, local) for run in runs]
-        held[node] = [exact, *made]
-        for each in done.get(node, ()):
-            del held[each]
-            terms.pop(each, None)
+            replayed = [off(run, local) for run in runs]
+        results[node] = [exact, *replayed]
+        for ended in done.get(node, ()):
+            del results[ended]
+            terms.pop(ended, None)
     squares = []
     for node in output_nodes(walk.graph):
-        exact, *runs = held[node]
+        exact, *runs = results[node]
         squares.append(sum((run.double() - exact.double()).square() for run in runs) / _REPLAYS)
     return [square.sqrt() for square in squares]
 
@@ -139,13 +139,13 @@ def _drawn(device: torch.device, count: int) -> Tensor:
 
 
 def _numbers(device: torch.device, count: int) -> Tensor:
-    """So many from -1 to 1 at least, kept: to draw them takes longer than to compute."""
+    """Return at least `count` numbers from -1 to 1, kept because drawing takes long."""
     return _drawn(device, 1 << max((count - 1).bit_length(), _FEWEST))
 
 
-def _result(node: Node, held: Mapping[Node, list[Any]], run: int) -> Any:  # noqa: ANN401
-    args: Any = map_arg(node.args, lambda each: held[each][run])
-    kwargs: Any = map_arg(node.kwargs, lambda each: held[each][run])
+def _result(node: Node, results: Mapping[Node, list[Any]], run: int) -> Any:  # noqa: ANN401
+    args: Any = map_arg(node.args, lambda argument: results[argument][run])
+    kwargs: Any = map_arg(node.kwargs, lambda argument: results[argument][run])
     if node.target is operator.getitem:
         return args[0][args[1]]
     if node.target == ROUNDS:

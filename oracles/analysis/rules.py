@@ -1,8 +1,8 @@
 """How errors go through single operations, a rule for each aten operation.
 
 A rule is given the arithmetic, the operation's result in float64 and its arguments, tensors as
-`Known`, and says how far a kernel's result may be from it. In e, of arguments a and b with errors
-ea and eb; r(e) = e + u (|result| + e) + eta is the rounding of the result:
+`Quantity`, and says how far a kernel's result may be from it. In e, of arguments a and b with
+errors ea and eb; r(e) = e + u (|result| + e) + eta is the rounding of the result:
 
     a + b, a - b    r(ea + eb)                       a b     r(|a| eb + |b| ea + ea eb), `product`
     a / b           (ea + |a / b| eb) / (|b| - eb)   2 units in the last place (div.full of PTX)
@@ -33,7 +33,7 @@ from kernel_workbench.oracles.analysis.arithmetic import Arithmetic
 from kernel_workbench.oracles.analysis.quantities import (
     Coefficient,
     Combination,
-    Known,
+    Quantity,
     added_up,
     constant_error,
     is_few,
@@ -64,7 +64,12 @@ SUMS: set[object] = set()
 
 
 class UnknownError(Exception):
-    """What a rule can't say anything about, in words that go after the operation's name."""
+    """A rule can't bound an error; its message follows the operation's name."""
+
+
+def overloads(*packets: Any) -> frozenset[object]:  # noqa: ANN401
+    """Return all overloads of some of aten's operations."""
+    return frozenset(getattr(packet, name) for packet in packets for name in packet.overloads())
 
 
 def rule(*names: str, poles: bool = False, sums: bool = False) -> Callable[[_Rule], _Rule]:
@@ -72,14 +77,10 @@ def rule(*names: str, poles: bool = False, sums: bool = False) -> Callable[[_Rul
 
     def register(function: _Rule) -> _Rule:
         for name in names:
-            packet = getattr(_aten, name)
-            for overload in packet.overloads():
-                target = getattr(packet, overload)
-                RULES[target] = function
-                if poles:
-                    POLES.add(target)
-                if sums:
-                    SUMS.add(target)
+            targets = overloads(getattr(_aten, name))
+            RULES.update(dict.fromkeys(targets, function))
+            POLES.update(targets if poles else ())
+            SUMS.update(targets if sums else ())
         return function
 
     return register
@@ -100,9 +101,9 @@ def is_power_of_two(x: object) -> bool:
 _FAR_FROM_SUBNORMALS = 2.0**-100  # of fp32: a last place of it is 2^-123
 
 
-def _is_exact_and_large(x: Known | float) -> bool:
+def _is_exact_and_large(x: Quantity | float) -> bool:
     """Return whether a kernel has the same numbers, none of them near the subnormals but zeros."""
-    if not isinstance(x, Known) or not x.exact or not x.value.is_floating_point():
+    if not isinstance(x, Quantity) or not x.exact or not x.value.is_floating_point():
         return False
     size = x.size
     return x.once_of_value(
@@ -113,24 +114,28 @@ def _is_exact_and_large(x: Known | float) -> bool:
 
 @rule("add", "sub")
 def _add(
-    arithmetic: Arithmetic, out: Known, a: Known | float, b: Known | float, alpha: float = 1
+    arithmetic: Arithmetic,
+    out: Quantity,
+    a: Quantity | float,
+    b: Quantity | float,
+    alpha: float = 1,
 ) -> Combination | Tensor:
     scaled = abs(alpha) * (0 if is_power_of_two(alpha) else 2 * arithmetic.u)
     absolute = 0.0
-    if not isinstance(a, Known):
+    if not isinstance(a, Quantity):
         absolute += abs(a) * constant_error(a)
-    if not isinstance(b, Known):
+    if not isinstance(b, Quantity):
         absolute += abs(b) * (abs(alpha) * constant_error(b) + scaled)
     result = arithmetic.local(out, absolute=absolute)
     if not absolute and not scaled and all(map(_is_exact_and_large, (a, b))):
         result.rest = 0.0  # the sum is 0, exactly, or far from subnormals
-    if isinstance(a, Known):
-        result.plus(number(a).given, arithmetic.grown(1.0))
-    if isinstance(b, Known):
+    if isinstance(a, Quantity):
+        result.plus(number(a).lazy_error, arithmetic.grown(1.0))
+    if isinstance(b, Quantity):
         b = number(b)
-        result.plus(b.given, arithmetic.grown(abs(alpha)))
+        result.plus(b.lazy_error, arithmetic.grown(abs(alpha)))
         result.plus_term(arithmetic.grown(scaled), b)
-    if any(isinstance(x, Known) and _ZEROS in x.of_value for x in (a, b)):
+    if any(isinstance(x, Quantity) and _ZEROS in x.of_value for x in (a, b)):
         return _exact_zeros(result, a, b)
     return result
 
@@ -138,74 +143,74 @@ def _add(
 _ZEROS = "zeros that every kernel has"  # what a value is marked with that has some, of exp(-inf)
 
 
-def _exact_zeros(made: Combination, *operands: Known | float) -> Tensor:
+def _exact_zeros(error: Combination, *operands: Quantity | float) -> Tensor:
     """Return the error of a sum, 0 where it is one of zeros that every kernel has."""
-    sure = torch.ones_like(made.of.value, dtype=torch.bool)
+    sure = torch.ones_like(error.of.value, dtype=torch.bool)
     for x in map(number, operands):
         sure &= x.value == 0
         if x.error is not None:
             sure &= x.error == 0
-    made.of.of_value[_ZEROS] = True
-    return made.tensor().masked_fill(sure, 0.0)
+    error.of.of_value[_ZEROS] = True
+    return error.tensor().masked_fill(sure, 0.0)
 
 
 @rule("mul")
 def _mul(
-    arithmetic: Arithmetic, out: Known, a: Known | float, b: Known | float
+    arithmetic: Arithmetic, out: Quantity, a: Quantity | float, b: Quantity | float
 ) -> Combination | None:
-    if not isinstance(a, Known):
+    if not isinstance(a, Quantity):
         a, b = b, a
-    assert isinstance(a, Known)
+    assert isinstance(a, Quantity)
     a = number(a)
-    if isinstance(b, Known):
+    if isinstance(b, Quantity):
         return product(arithmetic, out, a, number(b))
     if is_power_of_two(b):
-        return None if a.given is None else _scaled(arithmetic, out, a.given, abs(b))
+        return None if a.lazy_error is None else _scaled(arithmetic, out, a.lazy_error, abs(b))
     off = constant_error(b)
-    made = arithmetic.local(out, relative=off)
-    return _plus_scaled(made, a, out, arithmetic.grown(1 + off), abs(b))
+    error = arithmetic.local(out, relative=off)
+    return _plus_scaled(error, a, out, arithmetic.grown(1 + off), abs(b))
 
 
-def times_number(arithmetic: Arithmetic, a: Known, factor: float) -> Known:
+def times_number(arithmetic: Arithmetic, a: Quantity, factor: float) -> Quantity:
     """Multiply a by a number, with the error of that."""
-    out = Known(a.value * factor)
-    return replace(out, given=_mul(arithmetic, out, a, factor))
+    out = Quantity(a.value * factor)
+    return replace(out, lazy_error=_mul(arithmetic, out, a, factor))
 
 
 def _scaled(
-    arithmetic: Arithmetic, out: Known, error: Combination | Tensor, times: float
+    arithmetic: Arithmetic, out: Quantity, error: Combination | Tensor, times: float
 ) -> Combination:
     """The error of what is multiplied by a power of two."""
     return Combination(out, [], arithmetic.eta).plus(error, times)
 
 
 def _plus_scaled(
-    made: Combination, a: Known, out: Known, grown: float, times: float
+    error: Combination, a: Quantity, out: Quantity, grown: float, times: float
 ) -> Combination:
-    """With a's error, where `out` is a times a number; its own magnitude becomes that of `out`."""
-    own, others = apart(a)
-    return made.plus_term(own * grown, out).plus(others, grown * times)
+    """Add a's error to that of `out`, a times a number; a's own magnitude becomes that of `out`."""
+    own, remainder = apart(a)
+    return error.plus_term(own * grown, out).plus(remainder, grown * times)
 
 
-def apart(a: Known) -> tuple[Coefficient, Combination | None]:
+def apart(a: Quantity) -> tuple[Coefficient, Combination | None]:
     """The relative part of an error, and the other."""
-    if isinstance(a.given, Combination) and a.given.of.value is a.value:
-        return a.given.apart()
-    return 0.0, None if a.given is None else Combination(a, [], 0.0).plus(a.given)
+    if isinstance(a.lazy_error, Combination) and a.lazy_error.of.value is a.value:
+        return a.lazy_error.apart()
+    return 0.0, None if a.lazy_error is None else Combination(a, [], 0.0).plus(a.lazy_error)
 
 
-def product(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Combination:
+def product(arithmetic: Arithmetic, out: Quantity, a: Quantity, b: Quantity) -> Combination:
     """(ra + rb + ra rb) |out| + |a| (1 + ra) eb + |b| (1 + rb) ea + ea eb, and a rounding.
 
     r: the relative parts of errors, e: the others.
     """
     result, grown = arithmetic.local(out), arithmetic.grown(1.0)
-    few, many = sorted((a, b), key=lambda each: each.value.numel())
+    few, many = sorted((a, b), key=lambda operand: operand.value.numel())
     if is_few(many.value, few.value):
         return _by_few(result, out, many, few, grown)
     (ra, ea), (rb, eb) = apart(a), apart(b)
     if isinstance(ra, Tensor) and isinstance(rb, Tensor):  # of different axes, maybe
-        ra, ea = 0.0, Combination(a, [], 0.0).plus(added_up(a.given))
+        ra, ea = 0.0, Combination(a, [], 0.0).plus(added_up(a.lazy_error))
     result.plus_term((ra + rb + ra * rb) * grown, out)
     if ea is not None and eb is not None and ea.terms and eb.terms:
         one, other = ea.tensor(), eb.tensor()
@@ -224,41 +229,45 @@ def product(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Combinati
     return result
 
 
-def _by_few(made: Combination, out: Known, a: Known, b: Known, grown: float) -> Combination:
-    """Where b has far fewer numbers; its error is a part of it, where none of it is 0."""
+def _by_few(
+    error: Combination, out: Quantity, a: Quantity, b: Quantity, grown: float
+) -> Combination:
+    """Add b's error where b has far fewer numbers: a part of b where no element of b is 0."""
     (ra, ea), eb = apart(a), b.error
     if isinstance(ra, Tensor) and eb is not None and ra.shape != eb.shape:
-        ra, ea = 0.0, Combination(a, [], 0.0).plus(added_up(a.given))
+        ra, ea = 0.0, Combination(a, [], 0.0).plus(added_up(a.lazy_error))
     rb: Coefficient = 0.0
     if eb is not None and largest(part := eb / b.size) < math.inf:
         rb = part
     elif eb is not None:
-        made.plus_term(eb * (grown * (1 + ra)), a)
-    made.plus_term((ra + rb + ra * rb) * grown, out)
+        error.plus_term(eb * (grown * (1 + ra)), a)
+    error.plus_term((ra + rb + ra * rb) * grown, out)
     if ea is None:
-        return made
+        return error
     size = b.size if eb is None else b.size + eb
-    for coefficient, each in ea.terms:
+    for coefficient, term in ea.terms:
         if is_few(out.value, coefficient, size):
-            made.plus_term(coefficient * size * grown, each)
+            error.plus_term(coefficient * size * grown, term)
         else:
-            made.plus_term(coefficient * grown, magnitude(each.size * size))
-    return made.plus_term(ea.rest * grown, magnitude(size))
+            error.plus_term(coefficient * grown, magnitude(term.size * size))
+    return error.plus_term(ea.rest * grown, magnitude(size))
 
 
 def _quotient(
-    arithmetic: Arithmetic, out: Known, a: Known | None, b: Known | float
+    arithmetic: Arithmetic, out: Quantity, a: Quantity | None, b: Quantity | float
 ) -> Combination | None:
     roundings = EPS_DIVISION / arithmetic.u
-    if not isinstance(b, Known):
+    if not isinstance(b, Quantity):
         off, times = constant_error(b), abs(1 / b) if b else math.inf
         if is_power_of_two(b):
             return (
-                None if a is None or a.given is None else _scaled(arithmetic, out, a.given, times)
+                None
+                if a is None or a.lazy_error is None
+                else _scaled(arithmetic, out, a.lazy_error, times)
             )
-        made = arithmetic.local(out, roundings, relative=off / (1 - off))
+        result = arithmetic.local(out, roundings, relative=off / (1 - off))
         grown = arithmetic.grown(1 / (1 - off), roundings)
-        return made if a is None else _plus_scaled(made, a, out, grown, times)
+        return result if a is None else _plus_scaled(result, a, out, grown, times)
     ea = None if a is None else a.error
     b = number(b)
     if b.error is None:
@@ -274,23 +283,23 @@ def _quotient(
 @rule("div", poles=True)
 def _div(
     arithmetic: Arithmetic,
-    out: Known,
-    a: Known | float,
-    b: Known | float,
+    out: Quantity,
+    a: Quantity | float,
+    b: Quantity | float,
     rounding_mode: str | None = None,
 ) -> Combination | Tensor | None:
     x = number(a)
     if rounding_mode is None:
         return _quotient(arithmetic, out, x, b)
-    quotient = Known(x.value / number(b).value)
-    quotient = replace(quotient, given=_quotient(arithmetic, quotient, x, b))
+    quotient = Quantity(x.value / number(b).value)
+    quotient = replace(quotient, lazy_error=_quotient(arithmetic, quotient, x, b))
     whole = torch.floor if rounding_mode == "floor" else torch.trunc
-    return monotone(Known(whole(quotient.value)), whole, quotient)
+    return monotone(Quantity(whole(quotient.value)), whole, quotient)
 
 
 @rule("floor_divide", poles=True)
 def _floor_divide(
-    arithmetic: Arithmetic, out: Known, a: Known | float, b: Known | float
+    arithmetic: Arithmetic, out: Quantity, a: Quantity | float, b: Quantity | float
 ) -> Combination | Tensor | None:
     return _div(arithmetic, out, a, b, "floor")
 
@@ -298,11 +307,13 @@ def _floor_divide(
 def _rest(whole: Callable[[Tensor], Tensor]) -> Rule:
     """a - q b with q = a / b rounded to a whole number, which may be the next where a is near."""
 
-    def rest(arithmetic: Arithmetic, out: Known, a: Known | float, b: Known | float) -> Combination:
+    def rest(
+        arithmetic: Arithmetic, out: Quantity, a: Quantity | float, b: Quantity | float
+    ) -> Combination:
         x, y = number(a), number(b)
-        quotient = Known(x.value / y.value)
-        quotient = replace(quotient, given=_quotient(arithmetic, quotient, x, b))
-        times = Known(whole(quotient.value))
+        quotient = Quantity(x.value / y.value)
+        quotient = replace(quotient, lazy_error=_quotient(arithmetic, quotient, x, b))
+        times = Quantity(whole(quotient.value))
         jump = monotone(times, whole, quotient)
         through = times.size * y.size * (2 * arithmetic.u)
         if jump is not None:
@@ -321,32 +332,32 @@ rule("fmod", poles=True)(_rest(torch.trunc))
 
 
 @rule("reciprocal", poles=True)
-def _reciprocal(arithmetic: Arithmetic, out: Known, a: Known) -> Combination | None:
+def _reciprocal(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination | None:
     return _quotient(arithmetic, out, None, a)
 
 
 @rule("neg")
-def _negative(_: Arithmetic, out: Known, a: Known) -> Combination | Tensor | None:
+def _negative(_: Arithmetic, out: Quantity, a: Quantity) -> Combination | Tensor | None:
     return _handed_on(out, a)
 
 
-def _handed_on(out: Known, a: Known) -> Combination | Tensor | None:
-    """The error of what has the same magnitude."""
+def _handed_on(out: Quantity, a: Quantity) -> Combination | Tensor | None:
+    """Return the error of a result that has the same magnitude as a."""
     if "size" in a.of_value:
         out.of_value["size"] = a.size
-    if not isinstance(a.given, Combination):
-        return a.given
-    own, others = apart(a)
-    return Combination(out, [], 0.0).plus_term(own, out).plus(others)
+    if not isinstance(a.lazy_error, Combination):
+        return a.lazy_error
+    own, remainder = apart(a)
+    return Combination(out, [], 0.0).plus_term(own, out).plus(remainder)
 
 
 @rule("abs")
-def _nonnegative(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
+def _nonnegative(_: Arithmetic, out: Quantity, a: Quantity) -> Tensor | None:
     out.mark_nonnegative()
     return a.error
 
 
-def monotone(out: Known, function: Callable[..., Tensor], *arguments: Known) -> Tensor | None:
+def monotone(out: Quantity, function: Callable[..., Tensor], *arguments: Quantity) -> Tensor | None:
     """Bound a function that falls nowhere by what it is at the ends of its arguments' intervals.
 
     Args:
@@ -367,13 +378,13 @@ def monotone(out: Known, function: Callable[..., Tensor], *arguments: Known) -> 
 
 
 @rule("relu")
-def _relu(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
+def _relu(_: Arithmetic, out: Quantity, a: Quantity) -> Tensor | None:
     out.mark_nonnegative()
     return monotone(out, torch.relu, a)
 
 
 @rule("sqrt")
-def square_root(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
+def square_root(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
     """The error of sqrt(a)."""
     out.mark_nonnegative()
     through = None
@@ -388,7 +399,7 @@ def log_shrunk(error: Tensor, value: Tensor) -> Tensor:
 
 
 @rule("rsqrt", poles=True)
-def _rsqrt(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
+def _rsqrt(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
     out.mark_nonnegative()
     through, least = None, a.of_value.get("least", 0.0)
     if a.error is not None and least > 0:  # it falls everywhere, and a is no less
@@ -402,17 +413,17 @@ def _rsqrt(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
 
 @rule("pow", poles=True)
 def _pow(
-    arithmetic: Arithmetic, out: Known, a: Known | float, k: Known | float
+    arithmetic: Arithmetic, out: Quantity, a: Quantity | float, k: Quantity | float
 ) -> Combination | Tensor | None:
-    if isinstance(a, Known) and isinstance(k, Known):
+    if isinstance(a, Quantity) and isinstance(k, Quantity):
         return _power_of_tensors(arithmetic, out, number(a), number(k))
-    if isinstance(k, Known):  # a^k = exp(k log a)
-        assert not isinstance(a, Known)
+    if isinstance(k, Quantity):  # a^k = exp(k log a)
+        assert not isinstance(a, Quantity)
         exponent, steep = number(k), abs(math.log(a))
         off = exponent.size * (steep * 4 * arithmetic.u)
         off = off if exponent.error is None else off.add_(exponent.error, alpha=steep)
         return arithmetic.rounded(out, off.expm1_().mul_(out.value), EPS_POWER / arithmetic.u)
-    assert isinstance(a, Known)
+    assert isinstance(a, Quantity)
     if float(k).is_integer() and k >= 0:
         return _whole_power(arithmetic, out, a, int(k))
     if k in _ROOTS:
@@ -423,7 +434,7 @@ def _pow(
     return arithmetic.rounded(out, off.expm1_().mul_(out.size), EPS_POWER / arithmetic.u)
 
 
-_ROOTS: dict[float, Callable[[Arithmetic, Known, Known], Combination | None]] = {
+_ROOTS: dict[float, Callable[[Arithmetic, Quantity, Quantity], Combination | None]] = {
     0.5: square_root,
     -0.5: _rsqrt,
     -1.0: _reciprocal,
@@ -431,7 +442,7 @@ _ROOTS: dict[float, Callable[[Arithmetic, Known, Known], Combination | None]] = 
 
 
 def _power_of_tensors(
-    arithmetic: Arithmetic, out: Known, a: Known, k: Known
+    arithmetic: Arithmetic, out: Quantity, a: Quantity, k: Quantity
 ) -> Combination | Tensor:
     """exp(k log a) of two tensors; nothing is promised of one below 0 with a power that is off."""
     log = a.size.log().abs_()
@@ -454,26 +465,26 @@ def _power_of_tensors(
 
 
 def _whole_power(
-    arithmetic: Arithmetic, out: Known, a: Known, k: int
+    arithmetic: Arithmetic, out: Quantity, a: Quantity, k: int
 ) -> Combination | Tensor | None:
     if k <= 1:
-        return a.given if k else None
+        return a.lazy_error if k else None
     if k % 2 == 0:
         out.mark_nonnegative()
-    made, grown = arithmetic.local(out, k - 1), arithmetic.grown(1.0, k - 1)
-    if a.given is None:
-        return made
+    error, grown = arithmetic.local(out, k - 1), arithmetic.grown(1.0, k - 1)
+    if a.lazy_error is None:
+        return error
     if k == 2:  # a square
-        own, others = apart(a)
-        assert others is not None
-        made.plus_term((2 * own + own * own) * grown, out)
-        made.plus_product(a, others, 2 * (1 + own) * grown)
-        if not others.terms:
-            return made.plus_rest(others.rest * others.rest * grown)
-        return made.plus(others.tensor().square(), grown)
-    e = added_up(a.given)
+        own, remainder = apart(a)
+        assert remainder is not None
+        error.plus_term((2 * own + own * own) * grown, out)
+        error.plus_product(a, remainder, 2 * (1 + own) * grown)
+        if not remainder.terms:
+            return error.plus_rest(remainder.rest * remainder.rest * grown)
+        return error.plus(remainder.tensor().square(), grown)
+    e = added_up(a.lazy_error)
     assert e is not None
-    return made.plus_term(k * grown, magnitude((a.size + e).pow_(k - 1).mul_(e)))
+    return error.plus_term(k * grown, magnitude((a.size + e).pow_(k - 1).mul_(e)))
 
 
 def grow(d: Tensor, most: float) -> Tensor:
@@ -484,7 +495,7 @@ def grow(d: Tensor, most: float) -> Tensor:
     return d.addcmul_(d, d, value=0.5 + most / 4) if most <= _LITTLE else d.expm1_()
 
 
-def multiple(x: Known, factor: Known) -> Known:
+def multiple(x: Quantity, factor: Quantity) -> Quantity:
     """A product of magnitudes of which one factor is remembered."""
     result = x.times(factor)
     result.of_value["factor"] = factor
@@ -492,22 +503,24 @@ def multiple(x: Known, factor: Known) -> Known:
 
 
 def multiplied(
-    d: Combination, x: Known
-) -> tuple[list[tuple[Coefficient, Known]] | None, Coefficient, float]:
-    """expm1(d) x of a magnitude x: multiples of magnitudes, of x, and the largest d.
+    d: Combination, x: Quantity
+) -> tuple[list[tuple[Coefficient, Quantity]] | None, Coefficient, float]:
+    """Return expm1(d) x of a magnitude x: multiples of magnitudes, of x, and the largest d.
 
     None where d isn't so small that it is as good as a multiple of d.
     """
     most = d.largest()
     if not most <= min(_TINY, _LITTLE) or len(d.terms) > _SEVERAL:
         return None, 0.0, most
-    made = []
-    for coefficient, each in d.terms:
-        made.append((coefficient * (1 + most), multiple(x, each)))
-    return made, d.rest * (1 + most), most
+    terms = []
+    for coefficient, term in d.terms:
+        terms.append((coefficient * (1 + most), multiple(x, term)))
+    return terms, d.rest * (1 + most), most
 
 
-def _exponent_growth(arithmetic: Arithmetic, a: Known, slope: float = 1.0) -> tuple[Tensor, float]:
+def _exponent_growth(
+    arithmetic: Arithmetic, a: Quantity, slope: float = 1.0
+) -> tuple[Tensor, float]:
     """expm1(d) of how far, d, the exponent that a kernel takes exp of may be off; the largest d.
 
     In natural logarithms.
@@ -524,67 +537,69 @@ def _exponent_growth(arithmetic: Arithmetic, a: Known, slope: float = 1.0) -> tu
 
 
 @rule("exp")
-def _exp(arithmetic: Arithmetic, out: Known, a: Known) -> Combination | Tensor:
+def _exp(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination | Tensor:
     out.mark_nonnegative()
     return _zero_of_minus_inf(_exponential(arithmetic, out, a), a)
 
 
 @rule("exp2")
-def _exp2(arithmetic: Arithmetic, out: Known, a: Known) -> Combination | Tensor:
+def _exp2(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination | Tensor:
     out.mark_nonnegative()
     return _zero_of_minus_inf(_exponential(arithmetic, out, a, math.log(2)), a)
 
 
-def _zero_of_minus_inf(made: Combination, a: Known) -> Combination | Tensor:
+def _zero_of_minus_inf(error: Combination, a: Quantity) -> Combination | Tensor:
     """Return the error, 0 where every kernel has exp(-inf), which is 0 without a rounding."""
     if a.once_of_value("no -inf", lambda: not bool(a.value.isneginf().any())):
-        return made
+        return error
     sure = a.value.isneginf()
     if a.error is not None:
         sure = sure & (a.error < torch.inf)
-    made.of.of_value[_ZEROS] = True
-    return made.tensor().masked_fill(sure, 0.0)
+    error.of.of_value[_ZEROS] = True
+    return error.tensor().masked_fill(sure, 0.0)
 
 
-def _exponential(arithmetic: Arithmetic, out: Known, a: Known, slope: float = 1.0) -> Combination:
-    """out (expm1 d + eps_exp e^d) and what is flushed."""
-    made = Combination(out, [], arithmetic.eta)
-    d = Combination(a, [(2 * arithmetic.u * slope, a)], 0.0).plus(a.given, slope)
+def _exponential(
+    arithmetic: Arithmetic, out: Quantity, a: Quantity, slope: float = 1.0
+) -> Combination:
+    """Return out (expm1 d + eps_exp e^d) and what is flushed."""
+    error = Combination(out, [], arithmetic.eta)
+    d = Combination(a, [(2 * arithmetic.u * slope, a)], 0.0).plus(a.lazy_error, slope)
     terms, rest, _ = multiplied(d, out)
     if terms is not None:
-        for coefficient, each in terms:
-            made.plus_term(coefficient * (1 + EPS_EXP), each)
-        return made.plus_term(rest * (1 + EPS_EXP) + EPS_EXP, out)
+        for coefficient, term in terms:
+            error.plus_term(coefficient * (1 + EPS_EXP), term)
+        return error.plus_term(rest * (1 + EPS_EXP) + EPS_EXP, out)
     growth, _ = _exponent_growth(arithmetic, a, slope)
     through = growth.mul_(1 + EPS_EXP).add_(EPS_EXP).mul_(out.value)
-    return made.plus(through)
+    return error.plus(through)
 
 
 @rule("expm1")
-def _expm1(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
-    return arithmetic.rounded(out, _exponential(arithmetic, Known(out.value + 1), a).tensor())
+def _expm1(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
+    return arithmetic.rounded(out, _exponential(arithmetic, Quantity(out.value + 1), a).tensor())
 
 
 @rule("log", poles=True)
 def _log(
-    arithmetic: Arithmetic, out: Known, a: Known, slope: float = 1.0, spare: float = 0.0
+    arithmetic: Arithmetic, out: Quantity, a: Quantity, slope: float = 1.0, spare: float = 0.0
 ) -> Tensor:
     local = out.size.clamp(min=1).mul_(EPS_LOG + 2 * arithmetic.u).add_(spare)
     return local if a.error is None else local.sub_(log_shrunk(a.error, a.value), alpha=slope)
 
 
 @rule("log2", poles=True)
-def _log2(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
+def _log2(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Tensor:
     return _log(arithmetic, out, a, 1 / math.log(2))
 
 
 @rule("log1p", poles=True)
-def _log1p(arithmetic: Arithmetic, out: Known, a: Known) -> Tensor:
-    return _log(arithmetic, out, Known(a.value + 1, a.error), spare=2 * arithmetic.u)
+def _log1p(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Tensor:
+    return _log(arithmetic, out, Quantity(a.value + 1, a.error), spare=2 * arithmetic.u)
 
 
 @rule("sigmoid")
-def _sigmoid(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
+def _sigmoid(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
     out.mark_nonnegative()
     d = torch.add(scalar(EPS_EXP), a.size, alpha=2 * arithmetic.u)
     d = d if a.error is None else d.add_(a.error)
@@ -598,7 +613,7 @@ def _sigmoid(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
     else:
         if not most < torch.inf:
             d.masked_fill_(a.value.isneginf(), 0)  # exp of it is 0, exactly
-        ends = monotone(out, torch.sigmoid, replace(a, given=d, memory={}))
+        ends = monotone(out, torch.sigmoid, replace(a, lazy_error=d, memory={}))
         assert ends is not None
         through = ends
     roundings = 1 + EPS_DIVISION / arithmetic.u
@@ -607,36 +622,40 @@ def _sigmoid(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
 
 
 def _between(
-    arithmetic: Arithmetic, out: Known, a: Known, rises: Callable[[Tensor], Tensor], local: float
+    arithmetic: Arithmetic,
+    out: Quantity,
+    a: Quantity,
+    rises: Callable[[Tensor], Tensor],
+    local: float,
 ) -> Combination:
-    """Of an odd function that rises everywhere, less steeply the farther from 0.
+    """Return the error of an odd function that rises everywhere, less steeply the farther from 0.
 
-    So its farther end is the one towards 0. A kernel approximates it: absolute `local`.
+    Its farther end is therefore the one towards 0. A kernel approximates it: absolute `local`.
     """
-    made = arithmetic.local(out, absolute=local)
+    error = arithmetic.local(out, absolute=local)
     farther = None if a.error is None else out.size - rises(a.size - a.error)
-    return made.plus(farther, arithmetic.grown(1.0))
+    return error.plus(farther, arithmetic.grown(1.0))
 
 
 @rule("tanh")
-def _tanh(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
+def _tanh(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
     return _between(arithmetic, out, a, torch.tanh, EPS_TANH)
 
 
 @rule("erf")
-def _erf(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
+def _erf(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
     return _between(arithmetic, out, a, torch.erf, _EPS_ERF)
 
 
 @rule("sin", "cos")
-def _circle(arithmetic: Arithmetic, out: Known, a: Known) -> Combination:
+def _circle(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
     local = torch.add(scalar(_EPS_CIRCLE), a.size, alpha=arithmetic.u)
     through = local if a.error is None else local.add_(a.error.clamp(max=2))
     return arithmetic.rounded(out, through)
 
 
 @rule("sign")
-def _sign(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
+def _sign(_: Arithmetic, out: Quantity, a: Quantity) -> Tensor | None:
     del out
     if a.error is None:
         return None
@@ -646,10 +665,10 @@ def _sign(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
 @rule("clamp")
 def _clamp(
     _: Arithmetic,
-    out: Known,
-    a: Known,
-    low: Known | float | None = None,
-    high: Known | float | None = None,
+    out: Quantity,
+    a: Quantity,
+    low: Quantity | float | None = None,
+    high: Quantity | float | None = None,
 ) -> Tensor | None:
     """The least of the upper limit and the larger of a number and the lower limit."""
     limits = [None if limit is None else number(limit) for limit in (low, high)]
@@ -664,12 +683,12 @@ def _clamp(
 
 
 @rule("maximum", "clamp_min")
-def _larger(_: Arithmetic, out: Known, a: Known, b: Known | float) -> Tensor | None:
+def _larger(_: Arithmetic, out: Quantity, a: Quantity, b: Quantity | float) -> Tensor | None:
     return monotone(out, _on_one_device(torch.maximum), number(a), number(b))
 
 
 @rule("minimum", "clamp_max")
-def _smaller(_: Arithmetic, out: Known, a: Known, b: Known | float) -> Tensor | None:
+def _smaller(_: Arithmetic, out: Quantity, a: Quantity, b: Quantity | float) -> Tensor | None:
     return monotone(out, _on_one_device(torch.minimum), number(a), number(b))
 
 
@@ -679,14 +698,16 @@ def _on_one_device(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[...
 
 
 def _largest(*errors: Tensor | None) -> Tensor | None:
-    held = [error for error in errors if error is not None]
-    return functools.reduce(torch.maximum, held) if held else None
+    tensors = [error for error in errors if error is not None]
+    return functools.reduce(torch.maximum, tensors) if tensors else None
 
 
 @rule("eq", "ne", "lt", "le", "gt", "ge")
-def _compare(_: Arithmetic, out: Known, a: Known | float, b: Known | float) -> Tensor | None:
+def _compare(
+    _: Arithmetic, out: Quantity, a: Quantity | float, b: Quantity | float
+) -> Tensor | None:
     del out
-    if all(not isinstance(each, Known) or each.exact for each in (a, b)):
+    if all(not isinstance(operand, Quantity) or operand.exact for operand in (a, b)):
         return None  # a constant that fp32 hasn't is taken to be held as it is
     x, y = number(a), number(b)
     error, apart = added(x.error, y.error), x.value - y.value
@@ -702,20 +723,22 @@ def _unbounded(error: Tensor) -> bool:
 
 
 @rule("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor")
-def _either(_: Arithmetic, out: Known, a: Known | float, b: Known | float) -> Tensor | None:
+def _either(
+    _: Arithmetic, out: Quantity, a: Quantity | float, b: Quantity | float
+) -> Tensor | None:
     del out
-    errors = [x.error for x in (a, b) if isinstance(x, Known) and x.error is not None]
+    errors = [x.error for x in (a, b) if isinstance(x, Quantity) and x.error is not None]
     return None if not errors else errors[0] if len(errors) == 1 else errors[0] | errors[1]
 
 
 @rule("logical_not", "bitwise_not")
-def _not(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
+def _not(_: Arithmetic, out: Quantity, a: Quantity) -> Tensor | None:
     del out
     return a.error
 
 
 @rule("isinf", "isposinf", "isneginf", "isnan", "isfinite")
-def _special(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
+def _special(_: Arithmetic, out: Quantity, a: Quantity) -> Tensor | None:
     del out
     if a.error is None or not _unbounded(a.error):
         return None
@@ -723,12 +746,14 @@ def _special(_: Arithmetic, out: Known, a: Known) -> Tensor | None:
     return open_ if bool(open_.any()) else None
 
 
-def _chosen(mask: Known, a: Known | float, b: Known | float) -> Tensor | None:
-    """a where mask, else b; where the mask may be either way, as far as they are apart."""
+def _chosen(mask: Quantity, a: Quantity | float, b: Quantity | float) -> Tensor | None:
+    """Return the error of a where mask, else b: their distance where the mask may be either."""
     x, y = number(a), number(b)
     if mask.exact and x.exact and y.exact:
         return None
-    ea, eb = (0.0 if each.error is None else each.error.to(mask.value.device) for each in (x, y))
+    ea, eb = (
+        0.0 if operand.error is None else operand.error.to(mask.value.device) for operand in (x, y)
+    )
     error = torch.where(mask.value, ea, eb)
     if mask.error is not None:
         apart, larger = (x.value - y.value).abs_(), _largest(x.error, y.error)
@@ -738,7 +763,7 @@ def _chosen(mask: Known, a: Known | float, b: Known | float) -> Tensor | None:
 
 @rule("where")
 def _where(
-    _: Arithmetic, out: Known, mask: Known, a: Known | float, b: Known | float
+    _: Arithmetic, out: Quantity, mask: Quantity, a: Quantity | float, b: Quantity | float
 ) -> Tensor | None:
     del out
     return _chosen(mask, a, b)
@@ -746,14 +771,14 @@ def _where(
 
 @rule("masked_fill")
 def _masked_fill(
-    _: Arithmetic, out: Known, a: Known, mask: Known, b: Known | float
+    _: Arithmetic, out: Quantity, a: Quantity, mask: Quantity, b: Quantity | float
 ) -> Tensor | None:
     del out
     return _chosen(mask, b, a)
 
 
 @rule("_to_copy")
-def _to_copy(_: Arithmetic, out: Known, a: Known, **kwargs: object) -> Tensor | None:
+def _to_copy(_: Arithmetic, out: Quantity, a: Quantity, **kwargs: object) -> Tensor | None:
     del kwargs
     if a.error is None or a.error.dtype == out.value.dtype:
         return _without_whole(out, a)
@@ -763,15 +788,18 @@ def _to_copy(_: Arithmetic, out: Known, a: Known, **kwargs: object) -> Tensor | 
         return a.size <= a.error
     if not a.value.is_floating_point():
         return a.error.double()
-    jump = monotone(Known(a.value.trunc()), torch.trunc, a)
+    jump = monotone(Quantity(a.value.trunc()), torch.trunc, a)
     unknown = _without_whole(out, a)
     if unknown is not None and jump is not None:
         return jump + unknown
     return jump if jump is not None and bool(jump.any()) else unknown
 
 
-def _without_whole(out: Known, a: Known) -> Tensor | None:
-    """The error of what no whole number stands for, and what it is for others."""
+def _without_whole(out: Quantity, a: Quantity) -> Tensor | None:
+    """Return the error of a cast: infinite where the whole-number type lacks the value, else 0.
+
+    It is a's own error where the cast isn't from real numbers to whole ones.
+    """
     if not a.value.is_floating_point() or out.value.dtype.is_floating_point:
         return a.error
     if out.value.dtype == torch.bool:

@@ -2,8 +2,8 @@
 
 The scale of an input is its magnitude. That of a sum is what a third of its addends come to, three
 times: max(|sum|, min(sum of scales, sqrt(3 sum of their squares))), addends of either sign taken to
-be as likely. A bound above a third of that lets a third of what was added be left out. Of what
-isn't a sum or a product the scale is its magnitude; of a logarithm 1, a factor of e.
+be as likely. A bound above a third of that lets a third of what was added be left out. Any other
+result has its magnitude as its scale; a logarithm has 1, a factor of e.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def _of(*names: str, reads: bool = False) -> Callable[[Scale], Scale]:
     def register(function: Scale) -> Scale:
         for name in names:
             packet = getattr(_aten, name)
-            made = {getattr(packet, overload): function for overload in packet.overloads()}
-            _SCALES.update(made)
-            _READ.update(made if reads else ())
+            functions = {getattr(packet, overload): function for overload in packet.overloads()}
+            _SCALES.update(functions)
+            _READ.update(functions if reads else ())
         return function
 
     return register
@@ -170,11 +170,11 @@ def _logarithm(out: Tensor, *_: object, **__: object) -> Tensor:
 def _sources(
     graph: Graph, constants: Mapping[str, Tensor], values: Sequence[Tensor]
 ) -> dict[Node, Tensor]:
-    """The constants and the arguments, in float64."""
-    given, result = iter(values), {}
+    """Return the constants and the arguments, in float64."""
+    arguments, result = iter(values), {}
     for node in graph.nodes:
         if node.op in SOURCES:
-            value = next(given) if node.op == "placeholder" else constants[str(node.target)]
+            value = next(arguments) if node.op == "placeholder" else constants[str(node.target)]
             result[node] = value.double() if value.is_floating_point() else value
     return result
 
@@ -186,23 +186,23 @@ def scales(
     kept: Mapping[Node, Tensor],
     wanted: Sequence[Node],
 ) -> dict[Node, Tensor]:
-    """The scales of some outputs. kept: values that are known."""
-    held: dict[Node, Any] = {**kept, **_sources(graph, constants, values)}
+    """Return the scale of each wanted output, in its shape; kept are values already computed."""
+    results: dict[Node, Any] = {**kept, **_sources(graph, constants, values)}
     sizes: dict[Node, Any] = {}
     scaled, needed = _needed(graph, kept, wanted)
     done = last_uses(graph)
     for node in graph.nodes:
         if node.op == "output":
             break
-        if node in needed and node not in held:
-            args: Any = map_arg(node.args, lambda each: held[each])
-            kwargs: Any = map_arg(node.kwargs, lambda each: held[each])
-            held[node] = _computed(node, args, kwargs)
+        if node in needed and node not in results:
+            args: Any = map_arg(node.args, lambda argument: results[argument])
+            kwargs: Any = map_arg(node.kwargs, lambda argument: results[argument])
+            results[node] = _computed(node, args, kwargs)
         if node in scaled:
-            sizes[node] = _scaled(node, held.get(node), sizes)
-        for each in done.get(node, ()):
-            held.pop(each, None)
-            sizes.pop(each, None)
+            sizes[node] = _scaled(node, results.get(node), sizes)
+        for ended in done.get(node, ()):
+            results.pop(ended, None)
+            sizes.pop(ended, None)
     return {node: sizes[node] for node in wanted}
 
 
@@ -214,47 +214,47 @@ def scale_of_rows(
     wanted: Node,
     rows: tuple[Tensor, ...],
 ) -> Tensor | None:
-    """The scale of some rows of an output; None where it isn't made of their own numbers alone."""
-    known = {**kept, **_sources(graph, constants, values)}
+    """Return the scale of some rows of an output; None where it depends on other rows too."""
+    available = {**kept, **_sources(graph, constants, values)}
     lead = wanted.meta["val"].shape[:-1]
-    scaled, needed = _needed(graph, known, [wanted])
-    held: dict[Node, Any] = {}
+    scaled, needed = _needed(graph, available, [wanted])
+    results: dict[Node, Any] = {}
     sizes: dict[Node, Any] = {}
     for node in graph.nodes:
         if node not in scaled | needed:
             continue
-        is_known = node in known and node in needed
+        is_known = node in available and node in needed
         if is_known:
-            value = known[node]
+            value = available[node]
             if value.dim() > 1 and value.shape[:-1] != lead:
                 return None
-            held[node] = taken(value, rows) if value.dim() > 1 else value
+            results[node] = select_rows(value, rows) if value.dim() > 1 else value
         computes = node in needed and not is_known
         made_of = computes or (node in scaled and not _is_magnitude(node))
         if made_of and not _is_of_rows(node, len(lead)):
             return None
         if computes:
-            args: Any = map_arg(node.args, lambda each: held[each])
-            kwargs: Any = map_arg(node.kwargs, lambda each: held[each])
-            held[node] = _computed(node, args, kwargs)
+            args: Any = map_arg(node.args, lambda argument: results[argument])
+            kwargs: Any = map_arg(node.kwargs, lambda argument: results[argument])
+            results[node] = _computed(node, args, kwargs)
         if node in scaled:
-            sizes[node] = _scaled(node, held.get(node), sizes)
+            sizes[node] = _scaled(node, results.get(node), sizes)
     result: Tensor = sizes[wanted]
     return result
 
 
-def taken(x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
-    """Some rows, each in one piece where they are counted along one axis."""
+def select_rows(x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
+    """Return some rows, copied in one piece where rows are counted along one axis."""
     return x.index_select(0, *rows) if len(rows) == 1 else x[rows]
 
 
 def _is_of_rows(node: Node, last: int) -> bool:
-    """Whether each number is made of those of its row alone, whichever rows there are."""
+    """Return True if each number depends on the numbers of its own row alone."""
     axis = {_aten.sum.dim_IntList: 1, _aten.mean.dim: 1, _aten._softmax_backward_data.default: 2}  # noqa: SLF001
     if node.target not in axis:
         return node.target == ROUNDS or torch.Tag.pointwise in getattr(node.target, "tags", ())
-    given: Any = node.args[axis[node.target]]
-    along = [given] if isinstance(given, int) else given
+    stated: Any = node.args[axis[node.target]]
+    along = [stated] if isinstance(stated, int) else stated
     keeps = node.target == _aten._softmax_backward_data.default or node.args[2:3] == (True,)  # noqa: SLF001
     return keeps and (along == [-1] or (along == [last] and last == 1))
 
@@ -264,7 +264,7 @@ def _needed(
     kept: Mapping[Node, Tensor],
     wanted: Sequence[Node],
 ) -> tuple[set[Node], set[Node]]:
-    """Of which nodes scales are made for these, and of which values."""
+    """Return the nodes that need a scale for the wanted ones, and the nodes that need a value."""
     scaled, needed = set(wanted), set[Node]()
     for node in reversed(graph.nodes):
         if node in scaled:
@@ -278,7 +278,7 @@ def _needed(
 
 
 def _is_magnitude(node: Node) -> bool:
-    """Whether its scale is its value's magnitude."""
+    """Return True if a node's scale is its value's magnitude."""
     if node.op != "call_function":
         return True
     if node.target in _HANDS_ON:
@@ -293,11 +293,11 @@ def _computed(node: Node, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
 
 
 def _scaled(node: Node, out: Any, sizes: Mapping[Node, Any]) -> Any:  # noqa: ANN401
-    """The scale of an operation's result; out: the result, where it is needed."""
+    """Return the scale of an operation's result; out is the result, where it is needed."""
     if _is_magnitude(node):
         return tree_map(_magnitude, out)
-    args: Any = map_arg(node.args, lambda each: sizes[each])
-    kwargs: Any = map_arg(node.kwargs, lambda each: sizes[each])
+    args: Any = map_arg(node.args, lambda argument: sizes[argument])
+    kwargs: Any = map_arg(node.kwargs, lambda argument: sizes[argument])
     if node.target in _HANDS_ON:
         return _computed(node, args, kwargs)
     return _SCALES[node.target](out, *args, **kwargs)

@@ -25,7 +25,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
-from kernel_workbench.oracles.analysis.chains import Terms
+from kernel_workbench.oracles.analysis.chains import AdditionTree
 from kernel_workbench.oracles.analysis.places import MADE, MOVES
 from kernel_workbench.oracles.analysis.propagation import (
     SOURCES,
@@ -33,8 +33,8 @@ from kernel_workbench.oracles.analysis.propagation import (
     last_uses,
     output_nodes,
 )
-from kernel_workbench.oracles.analysis.quantities import Known, added_up, constant_error
-from kernel_workbench.oracles.analysis.rules import SUMS
+from kernel_workbench.oracles.analysis.quantities import Quantity, added_up, constant_error
+from kernel_workbench.oracles.analysis.rules import SUMS, overloads
 from kernel_workbench.oracles.analysis.sums import flat_products
 from kernel_workbench.oracles.analysis.trace import ROUNDS
 from kernel_workbench.oracles.analysis.windows import addends_of, by_channel, flat_filters
@@ -67,28 +67,24 @@ class _Nothing(Gamma):
         return 0.0
 
 
-def _overloads(*packets: Any) -> frozenset[object]:  # noqa: ANN401
-    return frozenset(getattr(item, name) for item in packets for name in item.overloads())
-
-
-_DIVIDES = _overloads(_aten.div, _aten.reciprocal)
-_EXPONENTIAL = _overloads(
+_DIVIDES = overloads(_aten.div, _aten.reciprocal)
+_EXPONENTIAL = overloads(
     *(_aten._softmax, _aten._softmax_backward_data, _aten._log_softmax, _aten.logsumexp)  # noqa: SLF001
 )
 # Roundings to nearest of numbers that vary; other errors may all be to one side.
-_NEAREST = (SUMS - _EXPONENTIAL) | _overloads(_aten.add, _aten.sub, _aten.mul)
+_NEAREST = (SUMS - _EXPONENTIAL) | overloads(_aten.add, _aten.sub, _aten.mul)
 # Operations that round nothing.
-_EXACT = _overloads(
+_EXACT = overloads(
     *(_aten.relu, _aten.maximum, _aten.minimum, _aten.clamp, _aten.clamp_min, _aten.clamp_max),
     *(_aten.where, _aten.masked_fill, _aten.amax, _aten.amin, _aten.max, _aten.min, _aten.abs),
     *(_aten.neg, _aten._to_copy, _aten.sort, _aten.topk, _aten.max_pool2d_with_indices),  # noqa: SLF001
     *(_aten.max_pool3d_with_indices, _aten.eq, _aten.ne, _aten.lt, _aten.le, _aten.gt, _aten.ge),
 )
-_ADDED = _overloads(_aten.addmm, _aten.baddbmm)
-_CONVOLUTIONS = _overloads(_aten.convolution)
-_PRODUCTS = _ADDED | _CONVOLUTIONS | _overloads(_aten.mm, _aten.bmm)
+_ADDED = overloads(_aten.addmm, _aten.baddbmm)
+_CONVOLUTIONS = overloads(_aten.convolution)
+_PRODUCTS = _ADDED | _CONVOLUTIONS | overloads(_aten.mm, _aten.bmm)
 # Smooth in all arguments as far as errors are small: replays show what errors do.
-_LINEAR = MOVES | _NEAREST | _overloads(_aten.neg) | {ROUNDS}
+_LINEAR = MOVES | _NEAREST | overloads(_aten.neg) | {ROUNDS}
 
 
 def quantile(chance: float, runs: int) -> float:
@@ -127,7 +123,7 @@ class _Factor:
 
     @property
     def reach(self) -> float:
-        """How many spreads an error may come to."""
+        """The error over the spread."""
         return self.error / self.spread
 
 
@@ -154,11 +150,11 @@ class _Number:
             self.root = _root(self.exact, self.runs)
         return self.root
 
-    def with_error(self, factor: float) -> Known:
-        """With the bound of its error."""
+    def with_error(self, factor: float) -> Quantity:
+        """Return the quantity with the bound of its error."""
         if self.runs is None or not self.exact.is_floating_point():
-            return Known(self.exact, self.is_open)
-        return Known(self.exact, self.squares() * factor)
+            return Quantity(self.exact, self.is_open)
+        return Quantity(self.exact, self.squares() * factor)
 
 
 def _drawn(
@@ -255,7 +251,7 @@ class _Replays:
     signs: dict[object, list[float]] = field(default_factory=dict)
     common: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(1))
     generators: dict[torch.device, torch.Generator] = field(default_factory=dict)
-    terms: dict[Node, Terms] = field(default_factory=dict)
+    terms: dict[Node, AdditionTree] = field(default_factory=dict)
 
     def outputs(self, constants: Mapping[str, Tensor], values: Sequence[Tensor]) -> list[_Number]:
         """The outputs, of values in float64 for the graph's placeholders."""
@@ -398,7 +394,7 @@ class _Replays:
         """Return the bound that the operation's rule gives; None where the operation is smooth."""
         target = node.target
 
-        def with_error(x: _Number) -> Known:
+        def with_error(x: _Number) -> Quantity:
             return x.with_error(self.factor.error)
 
         arguments = [with_error(x) for item in node.all_input_nodes for x in _leaves(results[item])]
@@ -408,7 +404,7 @@ class _Replays:
             return None
         args = map_arg(node.args, lambda item: _mapped(results[item], with_error))
         kwargs = map_arg(node.kwargs, lambda item: _mapped(results[item], with_error))
-        result = Known(exact) if isinstance(exact, Tensor) else [Known(x) for x in exact]
+        result = Quantity(exact) if isinstance(exact, Tensor) else [Quantity(x) for x in exact]
         arithmetic = self.walk.likely or self.walk.sure
         error = self.walk._error(node, arithmetic, result, args, kwargs)  # noqa: SLF001
         for item in arguments:
@@ -476,7 +472,7 @@ def _flat(target: object, args: Any, out: Tensor) -> Tensor | None:  # noqa: ANN
         flat = flat_filters(w, groups, transposed=transposed)
         return by_channel(flat, out) if bool(flat.any()) else None
     a, b = args[1:3] if target in _ADDED else args[:2]
-    return flat_products(Known(a), Known(b))
+    return flat_products(Quantity(a), Quantity(b))
 
 
 def _most(x: _Number) -> float:

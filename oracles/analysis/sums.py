@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
-from kernel_workbench.oracles.analysis.quantities import Combination, Known, number
+from kernel_workbench.oracles.analysis.quantities import Combination, Quantity, number
 from kernel_workbench.oracles.analysis.rules import (
     UnknownError,
     added,
@@ -36,21 +36,28 @@ EQUAL = 2.0**-18  # numbers nearer to each other than that, of the largest, are 
 
 
 def axes_of(a: Tensor, dim: int | Sequence[int] | None) -> tuple[int, ...]:
-    """The axes that an operation is asked for, all where it is asked for none."""
-    given = (dim,) if isinstance(dim, int) else tuple(dim or ())
+    """Return the axes of an operation's `dim`; None or () means all axes.
+
+    Example:
+        >>> axes_of(torch.zeros(2, 3, 4), -1)
+        (2,)
+        >>> axes_of(torch.zeros(2, 3), None)
+        (0, 1)
+    """
+    axes = (dim,) if isinstance(dim, int) else tuple(dim or ())
     if not a.dim():  # torch takes axis 0 or -1 of a number, which has none
         return ()
-    return tuple(axis % a.dim() for axis in given) or tuple(range(a.dim()))
+    return tuple(axis % a.dim() for axis in axes) or tuple(range(a.dim()))
 
 
-def _flat(a: Known, axes: tuple[int, ...], total: Tensor | None = None) -> Tensor | None:
-    """Where all numbers of a sum are all but equal; None: nowhere. The axes stay, of size 1.
+def _flat(a: Quantity, axes: tuple[int, ...], total: Tensor | None = None) -> Tensor | None:
+    """Return where all numbers of a sum are all but equal; None: nowhere. The axes stay, of size 1.
 
     total: the sum of magnitudes, where it is known.
     """
     n = math.prod(a.value.shape[axis] for axis in axes)
 
-    def found() -> Tensor | None:
+    def flat_places() -> Tensor | None:
         if total is not None:  # then the mean of magnitudes is near to each, and so to the first
             first, mean = a.value, total / n
             for axis in axes:
@@ -63,10 +70,10 @@ def _flat(a: Known, axes: tuple[int, ...], total: Tensor | None = None) -> Tenso
         flat = high - low <= EQUAL * torch.maximum(high, -low)
         return flat if bool(flat.any()) else None
 
-    return a.once_of_value(("flat", axes), found)
+    return a.once_of_value(("flat", axes), flat_places)
 
 
-def is_flat(a: Known, axes: tuple[int, ...]) -> bool:
+def is_flat(a: Quantity, axes: tuple[int, ...]) -> bool:
     """Ask if all numbers of some sum are all but equal."""
     return bool(a.value.numel()) and _flat(a, axes) is not None
 
@@ -74,18 +81,18 @@ def is_flat(a: Known, axes: tuple[int, ...]) -> bool:
 def _grown(
     arithmetic: Arithmetic, n: int, size: Tensor, flat: Tensor | None, error: Tensor | None
 ) -> Tensor:
-    """An error and G(n) (size + error); G(n) by the deterministic form where `flat`."""
+    """Return an error and G(n) (size + error); G(n) by the deterministic form where `flat`."""
     factor = arithmetic.growth(n)
     if flat is None:
-        made = size * factor
-        return made if error is None else made.add_(error, alpha=1 + factor)
-    made = size if error is None else size + error
-    made = made * torch.where(flat, arithmetic.sure.growth(n), factor)
-    return made if error is None else made.add_(error)
+        result = size * factor
+        return result if error is None else result.add_(error, alpha=1 + factor)
+    result = size if error is None else size + error
+    result = result * torch.where(flat, arithmetic.sure.growth(n), factor)
+    return result if error is None else result.add_(error)
 
 
 def _varies(arithmetic: Arithmetic, n: int) -> bool:
-    """Whether it matters that addends vary: the probable form is the smaller one."""
+    """Return True if it matters that addends vary: the probable form is the smaller one."""
     return arithmetic.growth(n) < arithmetic.sure.growth(n)
 
 
@@ -94,14 +101,14 @@ def _overflowed(error: Tensor, size: Tensor) -> Tensor:
 
 
 def sum_error(
-    arithmetic: Arithmetic, a: Known, axes: tuple[int, ...], *, keep: bool
+    arithmetic: Arithmetic, a: Quantity, axes: tuple[int, ...], *, keep: bool
 ) -> Tensor | None:
-    """The error of a sum."""
+    """Return the error of a sum over axes; None if exact. With `keep` axes stay, of size 1."""
     whole, a = not a.value.is_floating_point(), number(a)
     n = math.prod(a.value.shape[axis] for axis in axes)
     through = None
-    if isinstance(a.given, Combination):
-        through = a.given.sum(axes)
+    if isinstance(a.lazy_error, Combination):
+        through = a.lazy_error.sum(axes)
     elif a.error is not None:
         through = a.error.sum(axes, keepdim=True)
     if n < 2:  # there is nothing to add
@@ -110,19 +117,19 @@ def sum_error(
         return None
     size = a.total(axes)
     flat = _flat(a, axes, size) if _varies(arithmetic, n - 1) else None
-    made = _grown(arithmetic, n - 1, size, flat, through)
+    error = _grown(arithmetic, n - 1, size, flat, through)
     idle = size == 0 if through is None else (size == 0) & (through == 0)
-    made.add_(n * arithmetic.eta).masked_fill_(idle, 0)  # of zeros that every kernel has
-    if made.numel() and not float(made.amax()) < arithmetic.u * LARGEST:  # G(n - 1) is u or more
-        _overflowed(made, size if through is None else size + through)
-    return made if keep else made.squeeze(axes)
+    error.add_(n * arithmetic.eta).masked_fill_(idle, 0)  # of zeros that every kernel has
+    if error.numel() and not float(error.amax()) < arithmetic.u * LARGEST:  # G(n - 1) is u or more
+        _overflowed(error, size if through is None else size + through)
+    return error if keep else error.squeeze(axes)
 
 
 @rule("sum", sums=True)
 def _sum(
     arithmetic: Arithmetic,
-    out: Known,
-    a: Known,
+    out: Quantity,
+    a: Quantity,
     dim: int | Sequence[int] | None = None,
     keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
     dtype: torch.dtype | None = None,
@@ -134,8 +141,8 @@ def _sum(
 @rule("mean", sums=True)
 def _mean(
     arithmetic: Arithmetic,
-    out: Known,
-    a: Known,
+    out: Quantity,
+    a: Quantity,
     dim: int | Sequence[int] | None = None,
     keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
     dtype: torch.dtype | None = None,
@@ -150,21 +157,21 @@ def _mean(
     return total if n & (n - 1) == 0 else arithmetic.rounded(out, total, 2).tensor()
 
 
-def _with_error(a: Known, error: Combination) -> Known:
+def _with_error(a: Quantity, error: Combination) -> Quantity:
     """Return the number with an error, and what is known of its value alone."""
-    return Known(a.value, error, of_value=a.of_value)
+    return Quantity(a.value, error, of_value=a.of_value)
 
 
 def _variance(
-    arithmetic: Arithmetic, a: Known, axes: tuple[int, ...], correction: float, *, keep: bool
-) -> tuple[Known, Tensor | None]:
+    arithmetic: Arithmetic, a: Quantity, axes: tuple[int, ...], correction: float, *, keep: bool
+) -> tuple[Quantity, Tensor | None]:
     """mean((a - mean)^2), and the mean's error. A running mean is off by no more."""
     n = math.prod(a.value.shape[axis] for axis in axes)
 
-    def shared() -> tuple[Known, Known, Known]:
-        mean = Known(a.value.mean(axes, keepdim=True))
-        apart = Known(a.value - mean.value)
-        squares = Known(apart.value.square())
+    def shared() -> tuple[Quantity, Quantity, Quantity]:
+        mean = Quantity(a.value.mean(axes, keepdim=True))
+        apart = Quantity(a.value - mean.value)
+        squares = Quantity(apart.value.square())
         squares.mark_nonnegative()
         return mean, apart, squares
 
@@ -173,19 +180,19 @@ def _variance(
     apart = _with_error(apart, arithmetic.rounded(apart, added(a.error, e_mean)))
     squares = _with_error(squares, product(arithmetic, squares, apart, apart))
     total = sum_error(arithmetic, squares, axes, keep=keep)
-    value = Known(squares.value.sum(axes, keepdim=keep) / (n - correction))
+    value = Quantity(squares.value.sum(axes, keepdim=keep) / (n - correction))
     assert total is not None
     error = arithmetic.rounded(value, total / (n - correction), 2)
     if not keep:
         e_mean = None if e_mean is None else e_mean.squeeze(axes)
-    return replace(value, given=error), e_mean
+    return replace(value, lazy_error=error), e_mean
 
 
 @rule("var", "var_mean", sums=True)
 def _var(
     arithmetic: Arithmetic,
-    out: Known | Sequence[Known],
-    a: Known,
+    out: Quantity | Sequence[Quantity],
+    a: Quantity,
     dim: int | Sequence[int] | None = None,
     *,
     correction: float | None = None,
@@ -193,14 +200,14 @@ def _var(
 ) -> object:
     degrees = 1 if correction is None else correction
     variance, e_mean = _variance(arithmetic, a, axes_of(a.value, dim), degrees, keep=keepdim)
-    return variance.error if isinstance(out, Known) else (variance.error, e_mean)
+    return variance.error if isinstance(out, Quantity) else (variance.error, e_mean)
 
 
 @rule("std", sums=True)
 def _std(
     arithmetic: Arithmetic,
-    out: Known,
-    a: Known,
+    out: Quantity,
+    a: Quantity,
     dim: int | Sequence[int] | None = None,
     *,
     correction: float | None = None,
@@ -212,30 +219,32 @@ def _std(
 
 
 @rule("cumsum", sums=True)
-def _cumsum(arithmetic: Arithmetic, out: Known, a: Known, dim: int, **_: object) -> Tensor | None:
+def _cumsum(
+    arithmetic: Arithmetic, out: Quantity, a: Quantity, dim: int, **_: object
+) -> Tensor | None:
     n = a.value.shape[dim] if a.value.dim() else 1
-    made = a.reach.cumsum(dim).mul_(arithmetic.sure.growth(n)).add_(n * arithmetic.eta)
+    error = a.reach.cumsum(dim).mul_(arithmetic.sure.growth(n)).add_(n * arithmetic.eta)
     del out
-    return made if a.error is None else made.add_(a.error.cumsum(dim))
+    return error if a.error is None else error.add_(a.error.cumsum(dim))
 
 
 def _extreme(
     function: Callable[..., Tensor],
     _: Arithmetic,
-    out: Known | Sequence[Known],
-    a: Known,
-    dim: Known | int | Sequence[int] | None = None,
+    out: Quantity | Sequence[Quantity],
+    a: Quantity,
+    dim: Quantity | int | Sequence[int] | None = None,
     keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
 ) -> object:
-    if isinstance(dim, Known):
+    if isinstance(dim, Quantity):
         raise UnknownError("of two tensors is `maximum` or `minimum`; write that")
     axes = axes_of(a.value, dim)
     if a.value.is_floating_point():
-        result = out if isinstance(out, Known) else out[0]
+        result = out if isinstance(out, Quantity) else out[0]
         error = monotone(result, lambda x: function(x, axes, keepdim=keepdim), a)
     else:
         error = None if a.error is None else a.error.amax(axes, keepdim=keepdim)
-    if isinstance(out, Known):
+    if isinstance(out, Quantity):
         return error
     return error, None if error is None else _open_index(function, a, axes)
 
@@ -244,7 +253,9 @@ rule("amax", "max")(partial(_extreme, torch.amax))
 rule("amin", "min")(partial(_extreme, torch.amin))
 
 
-def _open_index(function: Callable[..., Tensor], a: Known, axes: tuple[int, ...]) -> Tensor | None:
+def _open_index(
+    function: Callable[..., Tensor], a: Quantity, axes: tuple[int, ...]
+) -> Tensor | None:
     """The error of an index of an extreme: whoever uses it is told where another may be it."""
     side = 1 if function is torch.amax else -1
     value, error = side * a.value, a.error
@@ -264,8 +275,8 @@ def _unknown(open_: Tensor) -> Tensor | None:
 @rule("argmax", "argmin")
 def _place_of_extreme(
     _: Arithmetic,
-    out: Known,
-    a: Known,
+    out: Quantity,
+    a: Quantity,
     dim: int | None = None,
     keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
 ) -> Tensor | None:
@@ -274,8 +285,8 @@ def _place_of_extreme(
 
 
 @rule("mm", "bmm", "matmul", "mv", "dot", sums=True)
-def _product(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Tensor:
-    """Of matrices, over the last axis of a and the last but one of b."""
+def _product(arithmetic: Arithmetic, out: Quantity, a: Quantity, b: Quantity) -> Tensor:
+    """Return the error of a product of matrices, over a's last axis and b's last but one."""
     ea, eb = arithmetic.operand(a), arithmetic.operand(b)
     k = a.value.shape[-1]
     flat = flat_products(a, b) if _varies(arithmetic, k) else None
@@ -305,7 +316,7 @@ def _product(arithmetic: Arithmetic, out: Known, a: Known, b: Known) -> Tensor:
     return result
 
 
-def flat_products(a: Known, b: Known) -> Tensor | None:
+def flat_products(a: Quantity, b: Quantity) -> Tensor | None:
     """Where both a row and a column are of numbers that are all but equal; None: nowhere."""
     columns = _flat(b, (max(b.value.dim() - 2, 0),))
     rows = None if columns is None else _flat(a, (a.value.dim() - 1,))
@@ -323,10 +334,10 @@ def flat_products(a: Known, b: Known) -> Tensor | None:
 @rule("addmm", "baddbmm", sums=True)
 def _added_product(
     arithmetic: Arithmetic,
-    out: Known,
-    c: Known,
-    a: Known,
-    b: Known,
+    out: Quantity,
+    c: Quantity,
+    a: Quantity,
+    b: Quantity,
     beta: float = 1,
     alpha: float = 1,
 ) -> Combination:
@@ -336,7 +347,7 @@ def _added_product(
     whole = _product(arithmetic, out, a, b) * (abs(alpha) * (1 + more))
     whole = whole + c.size * (abs(beta) * growth)
     if alpha not in {1, -1}:
-        scaled = Known((a.value @ b.value).mul_(alpha))
+        scaled = Quantity((a.value @ b.value).mul_(alpha))
         whole = arithmetic.rounded(scaled, whole).tensor()
     if c.error is not None:
         whole = whole + c.error * abs(beta)
@@ -348,8 +359,8 @@ def _added_product(
 @rule("all", "any")
 def _whether(
     _: Arithmetic,
-    out: Known,
-    a: Known,
+    out: Quantity,
+    a: Quantity,
     dim: int | Sequence[int] | None = None,
     keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
 ) -> Tensor | None:

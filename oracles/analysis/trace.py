@@ -142,16 +142,20 @@ class Precision(TorchFunctionMode):
             if marked:
                 return rounds(args[0].to(self.dtype), "", marked[0])
 
-        def kept(each: object) -> object:
-            return self.dtype if isinstance(each, torch.dtype) and each in _FLOATS else each
+        def kept(argument: object) -> object:
+            return (
+                self.dtype
+                if isinstance(argument, torch.dtype) and argument in _FLOATS
+                else argument
+            )
 
         if func in _INDEXED and not _is_held(args[0]):
             args = (args[0], _by_places(args[1]), *args[2:])
-        given = [leaf for leaf in tree_leaves((args, named)) if isinstance(leaf, Tensor)]
-        held = given and all(map(_is_held, given))
+        tensors = [leaf for leaf in tree_leaves((args, named)) if isinstance(leaf, Tensor)]
+        has_values = tensors and all(map(_is_held, tensors))
         # Whole numbers that a graph has as they are: what follows from them is known, too.
-        with _disable_current_modes() if held and detect_fake_mode() else nullcontext():
-            return func(*map(kept, args), **{name: kept(each) for name, each in named.items()})
+        with _disable_current_modes() if has_values and detect_fake_mode() else nullcontext():
+            return func(*map(kept, args), **{name: kept(value) for name, value in named.items()})
 
     def _tell(self, func: Callable[..., Any]) -> str:
         """Mark the nodes to come with a line of the file and the function that it calls.
@@ -212,7 +216,7 @@ def _is_whole(x: Tensor) -> bool:
 
 
 def _is_held(x: Tensor) -> bool:
-    """Whether it is whole numbers that a graph has as they are."""
+    """Return True if a tensor holds whole numbers that a graph has as they are."""
     return type(x) is Tensor and _is_whole(x) and not torch._is_functional_tensor(x)  # noqa: SLF001
 
 
@@ -238,21 +242,31 @@ def _place(reference: Reference) -> tuple[str, int]:
 
 
 def tensors_of(inputs: Mapping[str, object], dtype: torch.dtype) -> dict[str, Tensor]:
-    """The arguments that are tensors, those in floating point as `dtype`."""
+    """Return the arguments that are tensors, with floating-point ones cast to `dtype`.
+
+    Example:
+        >>> tensors_of({"x": torch.ones(2), "eps": 1e-5}, torch.float64)
+        {'x': tensor([1., 1.], dtype=torch.float64)}
+    """
     return {
-        name: each.to(dtype) if each.is_floating_point() else each
-        for name, each in inputs.items()
-        if isinstance(each, Tensor)
+        name: value.to(dtype) if value.is_floating_point() else value
+        for name, value in inputs.items()
+        if isinstance(value, Tensor)
     }
 
 
 def run(
     reference: Reference, inputs: Mapping[str, object], dtype: torch.dtype
 ) -> tuple[Tensor, ...]:
-    """The reference's outputs, computed in `dtype`."""
+    """Return the reference's outputs, computed in `dtype`.
+
+    Example:
+        >>> run(lambda x: 2 * x, {"x": torch.ones(1)}, torch.float64)
+        (tensor([2.], dtype=torch.float64),)
+    """
     with made_in(dtype), Precision(dtype):
-        made = reference(**{**inputs, **tensors_of(inputs, dtype)})
-    return made if isinstance(made, tuple) else (made,)
+        result = reference(**{**inputs, **tensors_of(inputs, dtype)})
+    return result if isinstance(result, tuple) else (result,)
 
 
 # What is lowered: compositions of operations that have rules. Softmax and its like have their own.
@@ -296,7 +310,7 @@ _by_values: set[object] = set()
 
 
 def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
-    """The reference in float64 as a graph of aten operations of the tensors in `inputs`.
+    """Return the reference in float64 as a graph of aten operations of the tensors in `inputs`.
 
     Where it does what depends on whole numbers' values, as on where pages lie, the graph is of
     these, and of the other tensors alone: `meta["names"]`. It is kept for other inputs of the same
@@ -310,7 +324,9 @@ def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
     )
     key: tuple[object, ...] = reference, tuple(inputs), *forms
     whole = {
-        name: each for name, each in inputs.items() if isinstance(each, Tensor) and _is_whole(each)
+        name: input_
+        for name, input_ in inputs.items()
+        if isinstance(input_, Tensor) and _is_whole(input_)
     }
     if key not in _kept and reference not in _by_values:
         try:
@@ -320,7 +336,7 @@ def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
                 raise
             _by_values.add(reference)
     if key not in _kept:
-        key = *key, *(tuple(each.flatten().tolist()) for each in whole.values())
+        key = *key, *(tuple(numbers.flatten().tolist()) for numbers in whole.values())
         if key not in _kept:
             _keep_graph(key, _traced(reference, inputs, frozenset(whole)))
     return _kept[key]
@@ -333,16 +349,16 @@ def _keep_graph(key: object, graph: GraphModule) -> None:
 
 
 def _traced(
-    reference: Reference, inputs: Mapping[str, object], known: frozenset[str]
+    reference: Reference, inputs: Mapping[str, object], constant: frozenset[str]
 ) -> GraphModule:
-    """Raises NoRuleError, with the line, where it can't be done.
+    """Trace a reference; raise NoRuleError, with the line, where that can't be done.
 
-    It draws random numbers then, changes its inputs, or does what depends on values. known: tensors
-    that the graph has as they are.
+    It draws random numbers then, changes its inputs, or does what depends on values. constant:
+    tensors that the graph has as they are.
     """
     tensors = tensors_of(inputs, torch.float64)
-    for each in known:
-        del tensors[each]
+    for name in constant:
+        del tensors[name]
     # Copies: torch 2.13 ends the process where a graph's function asks for the numbers of a view.
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     names = tuple(tensors)
@@ -354,7 +370,7 @@ def _traced(
     table = {**table, **LOWERED}
     by_operations = attention_by_operations()
     with made_in(torch.float64), lines.preserve_node_meta(), torch.enable_grad(), by_operations:
-        kept = {each: table[each] for each in table if each not in _GELU}
+        kept = {operation: table[operation] for operation in table if operation not in _GELU}
         graph = _lowered(reference, called, values, kept)
         if not all(map(_stays, graph.graph.nodes)):
             graph = _lowered(reference, called, values, table)
@@ -369,7 +385,7 @@ def _traced(
             raise NoRuleError(f"{line_of(node, reference)}: {function_of(node)} {_DEPENDS}")
         if node.target == _aten.copy_.default and node.args[0].op == "placeholder":
             name = names[list(graph.graph.find_nodes(op="placeholder")).index(node.args[0])]
-            raise NoRuleError(f"{told(reference)} changes its input {name}")
+            raise NoRuleError(f"{describe(reference)} changes its input {name}")
     return graph
 
 
@@ -387,7 +403,7 @@ def _is_open(value: object) -> bool:
 
 
 def _stays(node: Node) -> bool:
-    """Whether it isn't lowered: a GELU by tanh, of an argument, has a rule of its own."""
+    """Return True if a node isn't lowered: a tanh GELU of an argument has a rule of its own."""
     if node.target not in _GELU:
         return True
     x: Any = node.args[-1]
@@ -398,9 +414,9 @@ _SAME = {_aten.detach.default, _aten.alias.default}
 _BY_NUMBERS = {_aten.mul.Scalar, _aten.div.Scalar, _aten.mul.Tensor, _aten.div.Tensor}
 
 
-def _simplified(made: GraphModule) -> GraphModule:
+def _simplified(graph_module: GraphModule) -> GraphModule:
     """Take out what does nothing; what is expanded is multiplied by a number before that."""
-    graph = made.graph
+    graph = graph_module.graph
     for node in list(graph.nodes):
         if node.target in _SAME:
             node.replace_all_uses_with(node.all_input_nodes[0])
@@ -418,7 +434,7 @@ def _simplified(made: GraphModule) -> GraphModule:
             _take_copied(node)
     _merge(graph)
     graph.eliminate_dead_code()
-    return made
+    return graph_module
 
 
 def _take_copied(node: Node) -> None:
@@ -426,7 +442,7 @@ def _take_copied(node: Node) -> None:
     copy, source = node.args[:2]
     assert isinstance(copy, Node)
     assert isinstance(source, Node)
-    before, after = (each.meta["val"] for each in (copy, source))
+    before, after = (node.meta["val"] for node in (copy, source))
     if before.shape != after.shape or before.dtype != after.dtype:
         return
     node.replace_all_uses_with(source)
@@ -462,7 +478,7 @@ def _is_reshape(x: Any, shape: Any, stride: Any, offset: int | None = None) -> b
 
 
 def _is_expanded(x: object, *numbers: object) -> bool:
-    """Whether it is a tensor that was a smaller one, beside which there are numbers alone."""
+    """Return True if x is a tensor expanded from a smaller one, and the rest are numbers."""
     expanded = isinstance(x, Node) and x.target == _aten.expand.default
     return expanded and not any(isinstance(number, Node) for number in numbers)
 
@@ -470,7 +486,7 @@ def _is_expanded(x: object, *numbers: object) -> bool:
 def _lowered(
     reference: Reference, called: Callable[..., object], values: Sequence[Tensor], table: object
 ) -> GraphModule:
-    """In two steps where a reference asks for gradients, or what is lowered to writes."""
+    """Lower in two steps where a reference asks for gradients, or a lowered operation writes."""
     with suppress(Exception), Precision(torch.float64, _place(reference)[0]):
         graph = _graph(torch.func.functionalize(called), *values, table=table)
         if not any(map(_writes, graph.graph.nodes)):
@@ -478,7 +494,7 @@ def _lowered(
     try:
         with Precision(torch.float64, _place(reference)[0]):
             first = _graph(called, *values)
-        lowered = torch.func.functionalize(lambda *each: Interpreter(first).run(*each))
+        lowered = torch.func.functionalize(lambda *arguments: Interpreter(first).run(*arguments))
         return _simplified(_graph(lowered, *values, table=table))
     except Exception as error:
         raise NoRuleError(f"{_told_of(error, reference)} {_why(error)}") from error
@@ -491,7 +507,7 @@ def _told_of(error: Exception, reference: Reference) -> str:
     ran = [str(line) for frame, line in frames if frame.f_code.co_filename == file]
     ran = ran or re.findall(rf"{re.escape(file)}:(\d+){_NAMED}", str(error))  # of a graph's node
     name = getattr(reference, "__name__", "the reference")
-    return f"{file}:{ran[-1]}: {name}" if ran else told(reference)
+    return f"{file}:{ran[-1]}: {name}" if ran else describe(reference)
 
 
 def _why(error: Exception) -> str:
@@ -508,7 +524,7 @@ def _why(error: Exception) -> str:
 
 
 def _writes(node: Node) -> bool:
-    """Whether it changes an argument."""
+    """Return True if a node changes an argument."""
     return getattr(getattr(node.target, "_schema", None), "is_mutable", False)
 
 
@@ -519,8 +535,8 @@ def _graph(function: Callable[..., object], *values: Tensor, table: Any = None) 
     return result
 
 
-def told(reference: Reference) -> str:
-    """A reference's file, line and name, for a sentence that begins with them."""
+def describe(reference: Reference) -> str:
+    """Return a reference's file, line and name: a sentence begins with them."""
     file, line = _place(reference)
     return f"{file}:{line}: {getattr(reference, '__name__', 'the reference')}"
 

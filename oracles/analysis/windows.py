@@ -25,7 +25,7 @@ from torch import Tensor
 
 from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
 from kernel_workbench.oracles.analysis.lowered import LEAD, along
-from kernel_workbench.oracles.analysis.quantities import Combination, Known, magnitude
+from kernel_workbench.oracles.analysis.quantities import Combination, Quantity, magnitude
 from kernel_workbench.oracles.analysis.rules import EPS_DIVISION, UnknownError, monotone, rule
 from kernel_workbench.oracles.analysis.sums import EQUAL
 from kernel_workbench.oracles.rounding import NEAREST
@@ -85,10 +85,10 @@ def flat_filters(weight: Tensor, groups: int, *, transposed: bool) -> Tensor:
 @rule("convolution", sums=True)
 def _convolution(  # noqa: PLR0913,PLR0917  # aten's own
     arithmetic: Arithmetic,
-    out: Known,
-    a: Known,
-    w: Known,
-    bias: Known | None,
+    out: Quantity,
+    a: Quantity,
+    w: Quantity,
+    bias: Quantity | None,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
@@ -134,7 +134,7 @@ def _without_overflow(error: Tensor, size: Tensor) -> Tensor:
 
 
 def _of_channels(
-    arithmetic: Arithmetic, n: int, w: Known, groups: int, out: Tensor, *, transposed: bool
+    arithmetic: Arithmetic, n: int, w: Quantity, groups: int, out: Tensor, *, transposed: bool
 ) -> Tensor | float:
     """G(n), the deterministic one where all addends may be alike."""
     factor = arithmetic.growth(n)
@@ -172,8 +172,8 @@ def _registered(*names: str) -> Callable[[Callable[..., object]], Callable[..., 
 def _max_pool(
     operation: Any,  # noqa: ANN401
     _: Arithmetic,
-    out: Sequence[Known],
-    a: Known,
+    out: Sequence[Quantity],
+    a: Quantity,
     *geometry: object,
 ) -> tuple[Tensor | None, Tensor | None]:
     if a.error is None:
@@ -186,15 +186,15 @@ def _max_pool(
 def _max_pool_gradient(  # noqa: PLR0913,PLR0917  # aten's own
     operation: Any,  # noqa: ANN401
     arithmetic: Arithmetic,
-    out: Known,
-    dy: Known,
-    a: Known,
+    out: Quantity,
+    dy: Quantity,
+    a: Quantity,
     kernel: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
     ceil_mode: bool,  # noqa: FBT001  # aten's own
-    indices: Known,
+    indices: Quantity,
 ) -> Combination:
     """The gradients of all windows in which a number may be the largest."""
     geometry = kernel, stride, padding, dilation, ceil_mode
@@ -249,8 +249,8 @@ def _places_of(
 
 def _averaged(
     arithmetic: Arithmetic,
-    out: Known,
-    a: Known,
+    out: Quantity,
+    a: Quantity,
     linear: Callable[[Tensor], Tensor],
     n: int,
     *,
@@ -301,8 +301,8 @@ def _most_shared(ends: Sequence[int], sizes: Sequence[int]) -> int:
 def _average_pool(
     operation: Any,  # noqa: ANN401
     arithmetic: Arithmetic,
-    out: Known,
-    a: Known,
+    out: Quantity,
+    a: Quantity,
     kernel: Sequence[int],
     *rest: Any,  # noqa: ANN401
 ) -> Combination:
@@ -317,9 +317,9 @@ def _average_pool(
 def _average_pool_gradient(
     operation: Any,  # noqa: ANN401
     arithmetic: Arithmetic,
-    out: Known,
-    dy: Known,
-    a: Known,
+    out: Quantity,
+    dy: Quantity,
+    a: Quantity,
     kernel: Sequence[int],
     *rest: Any,  # noqa: ANN401
 ) -> Combination:
@@ -334,8 +334,8 @@ def _average_pool_gradient(
 def _adaptive(
     operation: Any,  # noqa: ANN401
     arithmetic: Arithmetic,
-    out: Known,
-    a: Known,
+    out: Quantity,
+    a: Quantity,
     sizes: Sequence[int],
 ) -> Combination:
     n = _most_shared(a.value.shape[-len(sizes) :], sizes)
@@ -348,9 +348,9 @@ def _adaptive(
 def _adaptive_gradient(
     operation: Any,  # noqa: ANN401
     arithmetic: Arithmetic,
-    out: Known,
-    dy: Known,
-    a: Known,
+    out: Quantity,
+    dy: Quantity,
+    a: Quantity,
 ) -> Combination:
     space = 2 if operation is _aten._adaptive_avg_pool2d_backward else 3  # noqa: SLF001
     n = _most_shared(dy.value.shape[-space:], a.value.shape[-space:])
@@ -363,10 +363,10 @@ def _adaptive_gradient(
 def _adaptive_max_gradient(
     operation: Any,  # noqa: ANN401
     arithmetic: Arithmetic,
-    out: Known,
-    dy: Known,
-    a: Known,
-    indices: Known,
+    out: Quantity,
+    dy: Quantity,
+    a: Quantity,
+    indices: Quantity,
 ) -> Combination:
     if a.error is not None:
         raise UnknownError("goes by which of several rounded numbers is the largest")
@@ -381,8 +381,8 @@ def _adaptive_max_gradient(
 def _nearest(
     operation: Any,  # noqa: ANN401
     _: Arithmetic,
-    out: Known,
-    a: Known,
+    out: Quantity,
+    a: Quantity,
     sizes: Sequence[int],
     *scales: float | None,
 ) -> Tensor | None:
@@ -416,8 +416,8 @@ def _refuse_open_positions(
 def _nearest_gradient(
     operation: Any,  # noqa: ANN401
     arithmetic: Arithmetic,
-    out: Known,
-    dy: Known,
+    out: Quantity,
+    dy: Quantity,
     sizes: Sequence[int],
     shape: Sequence[int],
     *scales: float | None,
@@ -445,8 +445,8 @@ _NEAR = 5  # numbers of an axis, within two of either of those that a position l
 def _linear(
     operation: Any,  # noqa: ANN401
     arithmetic: Arithmetic,
-    out: Known,
-    a: Known,
+    out: Quantity,
+    a: Quantity,
     sizes: Sequence[int],
     align: bool,  # noqa: FBT001  # aten's own
     *scales: float | None,
@@ -465,7 +465,7 @@ def _linear(
 
 
 def _moves(ends: Sequence[int]) -> float:
-    """How far a result moves, in units of twice what is nearby, by all axes' positions."""
+    """Return how far a result moves, in units of twice what is nearby, by all axes' positions."""
     return sum(2 * _POSITION * (end + 1) for end in ends)
 
 
@@ -474,8 +474,8 @@ def _moves(ends: Sequence[int]) -> float:
 def _linear_gradient(
     operation: Any,  # noqa: ANN401
     arithmetic: Arithmetic,
-    out: Known,
-    dy: Known,
+    out: Quantity,
+    dy: Quantity,
     sizes: Sequence[int],
     shape: Sequence[int],
     align: bool,  # noqa: FBT001  # aten's own

@@ -1,4 +1,4 @@
-"""What the bounds of the attention ops share: constants, the error of a score, the last rounding.
+"""Common parts of the attention bounds: constants, the error of a score, the last rounding.
 
 A computed score differs from S by at most sigma, and its exponential is taken of S - m (forward,
 m the row's maximum) or S - lse (backward). With x = scale q.k, B the bias and the slope's part:
@@ -42,7 +42,7 @@ _CHUNK_ELEMENTS = 2**24  # 128 MiB for each float64 temporary
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the formulas need beside the values.
+    """The constants of the formulas, beside the values.
 
     gamma     of sums, in one of its forms; u, eta: any fp32 operation, relative and absolute
     u_op, eta_op    an operand as a product reads it: tf32's lost bits, flushed subnormals
@@ -121,25 +121,25 @@ class Chunk:
 
 
 def chunks(shape: tuple[int, ...], axis: int | None = None) -> Iterator[Chunk]:
-    """All places of a shape that has an axis at least, along that axis, or else the longest."""
+    """Yield the chunks of a shape, cut along `axis`, or else along its longest axis."""
     if axis is None:
-        axis = max(range(len(shape)), key=lambda each: shape[each])
+        axis = max(range(len(shape)), key=lambda index: shape[index])
     step = max(1, _CHUNK_ELEMENTS * shape[axis] // max(math.prod(shape), 1))
     for start in range(0, shape[axis], step):
         yield Chunk(shape, axis, start, min(step, shape[axis] - start))
 
 
 def terms_of(case: Case, results: int, numerics: Numerics) -> tuple[Terms, ...]:
-    """The deterministic terms, and the probabilistic ones of so many sums where they are valid.
+    """Return the deterministic terms, and the probabilistic ones of n results where they are valid.
 
     They need roundings to nearest of addends that vary: not a truncating accumulation, whose
     errors all have one sign, nor truncated operands.
     """
-    made = [Terms.of(case.dtype, numerics, None)]
+    result = [Terms.of(case.dtype, numerics, None)]
     nearest = numerics.accumulation_roundoff <= NEAREST and not numerics.tf32_operands
     if nearest and addends_vary(case):
-        made.append(Terms.of(case.dtype, numerics, results))
-    return tuple(made)
+        result.append(Terms.of(case.dtype, numerics, results))
+    return tuple(result)
 
 
 def bound_of(
@@ -151,7 +151,7 @@ def bound_of(
     casts: tuple[Terms, ...] = (),
     unknown: Tensor | None = None,
 ) -> Bound:
-    """The bound made of the deterministic and perhaps the probabilistic errors, in their memory.
+    """Return the bound of the deterministic and perhaps the probabilistic errors, in their memory.
 
     NaN where the truth isn't finite, but for the 0 of a value that is known exactly; infinite
     where nothing is promised; powerless where it says nothing, to be broadcast over the truth.
@@ -162,7 +162,7 @@ def bound_of(
         powerless = torch.empty_like(truth, dtype=torch.bool)
     for chunk in chunks(tuple(truth.shape)):
         exact = chunk.of(truth)
-        for index, error in enumerate(chunk.of(each) for each in errors):
+        for index, error in enumerate(chunk.of(error_) for error_ in errors):
             limit = casts[index].rounded(error, exact) if casts else error
             if unknown is not None and powerless is not None and index == 0:
                 torch.gt(2 * chunk.of(unknown), limit, out=chunk.of(powerless))

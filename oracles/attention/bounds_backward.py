@@ -71,10 +71,10 @@ _LARGEST_EXPONENT = 88.0  # exp of it is finite in fp32
 
 
 class Pairs:
-    """What the bounds of one piece share between terms: every pair's closed form, in float64."""
+    """The quantities of one piece that all terms share: every pair's closed form, in float64."""
 
-    def __init__(self, piece: Piece, given: dict[str, Tensor]) -> None:
-        """given: out's and lse's own, D and lse, [b, h_q, s_q] in float64."""
+    def __init__(self, piece: Piece, statistics: dict[str, Tensor]) -> None:
+        """Compute the quantities; statistics: "lse" and "delta", float64 [b, h_q, s_q]."""
         inputs, problem = piece.problem.inputs, piece.problem
         self.piece = piece
         q, k = piece.rows_of(problem.q), piece.keys_of(problem.k)
@@ -82,7 +82,10 @@ class Pairs:
         self.scores = piece.scores(q, k)
         self.error = ScoreError(piece, self.scores, q, k)
         self.attends = self.scores.attends.double().expand(self.scores.s.shape)
-        self.lse, self.d = piece.statistic_of(given["lse"]), piece.statistic_of(given["delta"])
+        self.lse, self.d = (
+            piece.statistic_of(statistics["lse"]),
+            piece.statistic_of(statistics["delta"]),
+        )
         self.p = probabilities(self.scores, self.lse)
         self.lse = self.lse.masked_fill(self.lse.isinf(), 0)
         self.weights, self.w = weights_of(piece, self.p)
@@ -123,7 +126,8 @@ class _Errors:
         if bias is not None:
             names["dbias"] = bias
         self.of = {
-            name: each.new_zeros(each.shape, dtype=torch.float64) for name, each in names.items()
+            name: tensor.new_zeros(tensor.shape, dtype=torch.float64)
+            for name, tensor in names.items()
         }
         self.reduced = 1
         if bias is not None:
@@ -192,7 +196,7 @@ class _Errors:
 
     def _sums(self, n: Tensor) -> Tensor:
         """g_n."""
-        return (1 + self.terms.gamma.each(n) + 3 * self.terms.u) * self.terms.operands - 1
+        return (1 + self.terms.gamma.elementwise(n) + 3 * self.terms.u) * self.terms.operands - 1
 
     def _add_bias(self, pairs: Pairs, e_b: Tensor, overflows: Tensor) -> None:
         """dS as it is summed over what the bias was broadcast over."""
@@ -241,7 +245,7 @@ class _Errors:
         pairs.piece.add_keys(self.of["dv"], error.masked_fill(lost, torch.inf))
 
     def add_sink(self, sink: Tensor, lse: Tensor, d: Tensor) -> None:
-        """The error of dsink [h_q], of lse and D [b, h_q, s_q]."""
+        """Set the error of dsink [h_q], from lse and D [b, h_q, s_q]."""
         terms, rho, d = self.terms, self.rho, d.abs()
         z, n = sink.double()[:, None].abs(), d.shape[0] * d.shape[2]
         exponent = 4 * terms.u * (z + lse.abs()) + EPS_EXP
@@ -260,67 +264,70 @@ def backward_errors(
     rho: list[Tensor],
     e_lse: list[Tensor] | None,
 ) -> list[dict[str, Tensor]]:
-    """The errors of dq, dk, dv, dbias and dsink before their last cast, for each of `terms`.
+    """Return the errors of dq, dk, dv, dbias and dsink before their last cast, for each of `terms`.
 
     The problem's tensors are finite and hold out and lse. 0 in gradients of what meets nothing.
     """
     inputs = problem.inputs
     lse, sink = required(inputs, "lse").double(), optional(inputs, "sink")
-    given = {"lse": lse, "delta": row_products(required(inputs, "do"), required(inputs, "out"))}
-    made = [
-        _Errors(problem, each, rho[index], None if e_lse is None else e_lse[index])
-        for index, each in enumerate(terms)
+    statistics = {
+        "lse": lse,
+        "delta": row_products(required(inputs, "do"), required(inputs, "out")),
+    }
+    accumulators = [
+        _Errors(problem, forms, rho[index], None if e_lse is None else e_lse[index])
+        for index, forms in enumerate(terms)
     ]
     for piece in problem.pieces():
-        pairs = Pairs(piece, given)
-        for each in made:
-            each.add(pairs)
+        pairs = Pairs(piece, statistics)
+        for errors in accumulators:
+            errors.add(pairs)
     if sink is not None:
-        for each in made:
-            each.add_sink(sink, lse, given["delta"])
-    return [each.of for each in made]
+        for errors in accumulators:
+            errors.add_sink(sink, lse, statistics["delta"])
+    return [errors.of for errors in accumulators]
 
 
 def bound_backward(
     case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics
 ) -> dict[str, Bound]:
-    """The bounds of dq, dk, dv, dbias and dsink, out and lse given."""
-    made, nothing = finite_part(inputs), unjudged(case, inputs)
-    do, out = required(made, "do"), required(made, "out")
-    terms = terms_of(case, Problem.of(case, made).results, numerics)
+    """Return the bounds of dq, dk, dv, dbias and dsink, out and lse being arguments."""
+    finite, nothing = finite_part(inputs), unjudged(case, inputs)
+    do, out = required(finite, "do"), required(finite, "out")
+    terms = terms_of(case, Problem.of(case, finite).results, numerics)
     rho = [delta_error(do, out, term) for term in terms]
-    unknown = unknown_shares(Problem.of(case, made), terms[0], None)
-    errors = _pre_errors(case, made, terms, rho, None)
+    unknown = unknown_shares(Problem.of(case, finite), terms[0], None)
+    errors = _pre_errors(case, finite, terms, rho, None)
     return _bounds(truth, terms, errors, nothing, unknown)
 
 
 def bound_gradients(
     case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics
 ) -> dict[str, Bound]:
-    """The bounds of dq, dk, dv, dbias and dsink, with the kernel's own out and lse in between."""
-    made, nothing = finite_part(inputs), unjudged(case, inputs)
-    stored = forward(case, made)
-    terms = terms_of(case, Problem.of(case, made).results, numerics)
-    rho, e_lse = _own_errors(case, made, required(stored, "out"), terms)
-    given: Inputs = {**made, **stored}
+    """Return the bounds of dq, dk, dv, dbias and dsink, with a kernel's own out and lse."""
+    finite, nothing = finite_part(inputs), unjudged(case, inputs)
+    stored = forward(case, finite)
+    terms = terms_of(case, Problem.of(case, finite).results, numerics)
+    rho, e_lse = _own_errors(case, finite, required(stored, "out"), terms)
+    arguments: Inputs = {**finite, **stored}
     # Before the errors: of each gradient it takes two float64 tensors, and leaves one.
-    unknown = unknown_shares(Problem.of(case, given), terms[0], e_lse[0])
-    errors = _pre_errors(case, given, terms, rho, e_lse)
+    unknown = unknown_shares(Problem.of(case, arguments), terms[0], e_lse[0])
+    errors = _pre_errors(case, arguments, terms, rho, e_lse)
     return _bounds(truth, terms, errors, nothing, unknown)
 
 
 def _own_errors(
     case: Case, inputs: Inputs, out: Tensor, terms: tuple[Terms, ...]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """rho and E_L [b, h_q, s_q] of a kernel's own forward, for each of `terms`."""
+    """Return rho and E_L [b, h_q, s_q] of a kernel's own forward, for each of `terms`."""
     do, rho, e_lse = required(inputs, "do"), [], []
     errors = forward_errors(Problem.of(case, inputs), terms)
-    for each, (e_out, _, of_lse) in zip(terms, errors, strict=True):
+    for constants, (e_out, _, of_lse) in zip(terms, errors, strict=True):
         for chunk in chunks(tuple(out.shape)):
-            chunk.of(e_out).copy_(each.rounded(chunk.of(e_out), chunk.of(out)))
+            chunk.of(e_out).copy_(constants.rounded(chunk.of(e_out), chunk.of(out)))
         of_out = row_products(do, e_out, absolute=True)
         of_out = of_out.nan_to_num(nan=torch.inf, posinf=torch.inf)
-        rho.append(delta_error(do, out, each) + (1 + each.gamma(do.shape[3])) * of_out)
+        rho.append(delta_error(do, out, constants) + (1 + constants.gamma(do.shape[3])) * of_out)
         e_lse.append(of_lse)
     return rho, e_lse
 
@@ -332,7 +339,7 @@ def _pre_errors(
     rho: list[Tensor],
     e_lse: list[Tensor] | None,
 ) -> list[dict[str, Tensor]]:
-    """The errors before the last cast; with partials those casts are in them."""
+    """Return the errors before the last cast; with partials those casts are in them."""
     problem = Problem.of(case, inputs)
     group = problem.group
     if not terms[0].numerics.makes("partials") or group == 1:
@@ -342,13 +349,13 @@ def _pre_errors(
         of_heads[name] = required(inputs, name).repeat_interleave(group, 2)
     errors = backward_errors(Problem.of(case, of_heads), terms, rho, e_lse)
     exact = backward(case, of_heads)
-    for made, each in zip(errors, terms, strict=True):
+    for head_errors, constants in zip(errors, terms, strict=True):
         for name in ("dk", "dv"):
             value = required(exact, name)
-            cast = each.rounded(made[name], value)
-            cast = cast.masked_fill(value.abs() + cast >= each.largest, torch.inf)
-            error = cast + each.gamma(group + 1) * (value.abs() + cast)
-            made[name] = error.unflatten(2, (-1, group)).sum(3)
+            cast = constants.rounded(head_errors[name], value)
+            cast = cast.masked_fill(value.abs() + cast >= constants.largest, torch.inf)
+            error = cast + constants.gamma(group + 1) * (value.abs() + cast)
+            head_errors[name] = error.unflatten(2, (-1, group)).sum(3)
     return errors
 
 
@@ -375,7 +382,7 @@ def _bounds(
 
 
 def _unjudged(no: Unjudged, name: str, value: Tensor) -> Tensor:
-    """Where an output is promised nothing, bool, to be broadcast over it."""
+    """Return a bool mask, to broadcast over an output, of where nothing is promised."""
     if name == "dq":
         return no.queries.transpose(1, 2)[..., None]
     if name == "dsink":

@@ -42,7 +42,7 @@ _LARGEST_EXPONENT = 600.0  # exp of it, squared and times a value's square, is f
 
 
 class _Row:
-    """What the forward's bound shares between terms, of one piece."""
+    """The quantities of one piece that all terms of the forward's bound share."""
 
     def __init__(self, piece: Piece) -> None:
         problem = piece.problem
@@ -124,7 +124,7 @@ class _Row:
     def relative(self, terms: Terms) -> Tensor:
         """R, [B, H, R, 1]."""
         tiles = self.tiles(terms.numerics.key_tile)
-        r = terms.gamma.each(self.keys + 1) + tiles * (2 * terms.u + EPS_EXP) + EPS_EXP
+        r = terms.gamma.elementwise(self.keys + 1) + tiles * (2 * terms.u + EPS_EXP) + EPS_EXP
         return r if self.w is None else r + 2 * terms.u
 
     def underflow(self, terms: Terms, sigma: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ class _Row:
 def forward_errors(
     problem: Problem, terms: tuple[Terms, ...]
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """E_O [b, s_q, h_q, d_v] before the last cast, where it says nothing, and E_L [b, h_q, s_q].
+    """Return E_O [b, s_q, h_q, d_v] uncast, where it says nothing, and E_L [b, h_q, s_q].
 
     For each of `terms`. The problem's tensors are finite. 0 in rows that attend to nothing.
     """
@@ -153,8 +153,8 @@ def forward_errors(
     ]
     for piece in problem.pieces():
         row = _Row(piece)
-        for (e_out, silent, e_lse), each in zip(result, terms, strict=True):
-            of_out, of_silent, of_lse = row.errors(each)
+        for (e_out, silent, e_lse), constants in zip(result, terms, strict=True):
+            of_out, of_silent, of_lse = row.errors(constants)
             piece.write_rows(e_out, of_out)
             piece.write_rows(silent, of_silent)
             piece.write_statistic(e_lse, of_lse)
@@ -184,17 +184,19 @@ def bound_forward(
 
 
 def delta_error(do: Tensor, out: Tensor, terms: Terms) -> Tensor:
-    """E_D of do and out as they are given [b, s_q, h_q, d_v]: [b, h_q, s_q]."""
+    """Return E_D [b, h_q, s_q] in float64, of stored do and out [b, s_q, h_q, d_v]."""
     width = do.shape[3]
-    operands = sum(row_products(each, torch.ones_like(each), absolute=True) for each in (do, out))
+    operands = sum(
+        row_products(tensor, torch.ones_like(tensor), absolute=True) for tensor in (do, out)
+    )
     products = row_products(do, out, absolute=True)
     return terms.gamma(width) * products + terms.eta * (2 * width + operands)
 
 
 def bound_delta(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics) -> dict[str, Bound]:
-    """The bound of delta."""
-    made = finite_part(inputs)
-    do, exact = required(made, "do"), required(truth, "delta")
+    """Return the bound of delta [b, h_q, s_q]."""
+    finite = finite_part(inputs)
+    do, exact = required(finite, "do"), required(truth, "delta")
     terms = terms_of(case, exact.numel(), numerics)
-    errors = [delta_error(do, required(made, "out"), term) for term in terms]
+    errors = [delta_error(do, required(finite, "out"), term) for term in terms]
     return {"delta": bound_of(exact, errors, None)}

@@ -67,7 +67,7 @@ def implied(sizes: Mapping[str, int]) -> frozenset[str]:
 
 
 def turn(op: str, index: int) -> tuple[torch.dtype, ...]:
-    """One dtype: the next at each index; forward, backward and gradients have different ones."""
+    """Return one dtype, the next at each index; forward, backward and gradients differ."""
     return (DTYPES[(index + _TURNS[op]) % len(DTYPES)],)
 
 
@@ -246,34 +246,34 @@ _TORCH_DROPOUT = (
 _FULL_LENGTHS = ((200, 333), (333, 200), (1, 517), (1024, 1000))
 
 
-def _scaled(each: Feature, s_q: int, s_kv: int) -> tuple[int, ...]:
-    """The feature's sizes with other lengths; varlen keeps equal lengths equal."""
-    b, h_q, h_kv, q, kv, d, d_v = each.sizes
-    if "varlen" in each.options:
+def _scaled(feature: Feature, s_q: int, s_kv: int) -> tuple[int, ...]:
+    """Return the feature's sizes with other lengths; varlen keeps equal lengths equal."""
+    b, h_q, h_kv, q, kv, d, d_v = feature.sizes
+    if "varlen" in feature.options:
         return (2 * b + 1, h_q, h_kv, s_q, s_q if q == kv else s_kv, d, d_v)
     return (2 * b, h_q, h_kv, s_q, s_kv, d, d_v)
 
 
 def features(tier: Tier) -> Iterator[Case]:
-    """Every feature in every dtype, and the combinations."""
+    """Yield every feature in every dtype, and the combinations."""
     for op in OPS:
         if op == DELTA:
             continue
-        for index, each in enumerate(FEATURES + COMBINATIONS):
-            if tier == "ci" and op == GRADIENTS and each in COMBINATIONS and index % 3:
+        for index, feature in enumerate(FEATURES + COMBINATIONS):
+            if tier == "ci" and op == GRADIENTS and feature in COMBINATIONS and index % 3:
                 continue  # its parts have them
             all_sizes: list[tuple[int, ...]] = [()]
             if tier == "full":
-                all_sizes += [_scaled(each, *lengths) for lengths in _FULL_LENGTHS]
-            for dtype in DTYPES if each in FEATURES else turn(op, index):
+                all_sizes += [_scaled(feature, *lengths) for lengths in _FULL_LENGTHS]
+            for dtype in DTYPES if feature in FEATURES else turn(op, index):
                 for sizes in all_sizes:
-                    yield each.case(op, dtype, tier, sizes)
-        for index, each in enumerate(_DECODING if op == FORWARD else ()):
+                    yield feature.case(op, dtype, tier, sizes)
+        for index, feature in enumerate(_DECODING if op == FORWARD else ()):
             for dtype in turn(op, index) if tier == "ci" else DTYPES:
-                yield each.case(op, dtype, tier)
+                yield feature.case(op, dtype, tier)
         if tier == "full":
-            for each, dtype in itertools.product(_TORCH_DROPOUT, DTYPES):
-                yield each.case(op, dtype, tier)
+            for feature, dtype in itertools.product(_TORCH_DROPOUT, DTYPES):
+                yield feature.case(op, dtype, tier)
 
 
 _LENGTHS = (1, 2, 3, 5, 17, 63, 64, 65, 127, 128, 129, 257)
@@ -406,22 +406,22 @@ _WHY_LAYOUT = {
 }
 
 
-def _taken(op: str) -> tuple[str, ...]:
+def _arguments_of(op: str) -> tuple[str, ...]:
     return ARGUMENTS[op] if op == DELTA else (*ARGUMENTS[op], "bias")
 
 
 def _placed(op: str, tier: Tier) -> list[Layout]:
-    """The layouts of an op; in `ci` a backward shifts q, k and v less, and gradients have few."""
+    """Return an op's layouts; in `ci` a backward shifts q, k and v less, and gradients have few."""
     offsets, strides = OFFSETS, (*STRIDES, *BIAS_STRIDES)
     if tier == "ci" and op == BACKWARD:
-        others = ("q_offset1", "k_offset2", "v_offset3", "bias_offset4")
+        shifted = ("q_offset1", "k_offset2", "v_offset3", "bias_offset4")
         kept = ("offset", "do_", "out_")
         offsets = tuple(
-            offset for offset in OFFSETS if offset.name in others or offset.name.startswith(kept)
+            offset for offset in OFFSETS if offset.name in shifted or offset.name.startswith(kept)
         )
     if tier == "ci" and op == GRADIENTS:
         offsets, strides = OFFSETS[::7], strides[::3]
-    return [offset for offset in (*offsets, *strides) if moves(offset, _taken(op))]
+    return [offset for offset in (*offsets, *strides) if moves(offset, _arguments_of(op))]
 
 
 def layouts(tier: Tier) -> Iterator[Case]:
@@ -458,7 +458,7 @@ def _far(op: str, tier: Tier) -> Iterator[Case]:
         return
     for layouts_, sizes in groups:
         for layout in layouts_:
-            if not moves(layout, _taken(op)):
+            if not moves(layout, _arguments_of(op)):
                 continue
             options = "bias" if layout.name.startswith("bias") else ""
             why = _WHY_LAYOUT.get(layout.name, "bug 3: an offset past 2^31 in a small tensor")
@@ -555,49 +555,49 @@ FED = (
 )
 
 
-def _index(each: Fed) -> int:
-    """The place of what is fed among all that differ."""
+def _index(fed: Fed) -> int:
+    """Return the index of a distribution among all that differ."""
     places: dict[tuple[object, ...], int] = {}
     for other in FED:
         key = other.distribution, other.options, other.window, other.lengths
         places.setdefault(key, len(places))
-    return places[each.distribution, each.options, each.window, each.lengths]
+    return places[fed.distribution, fed.options, fed.window, fed.lengths]
 
 
 def distributions(tier: Tier) -> Iterator[Case]:
-    """Every distribution, for the ops that have the tensors it changes.
+    """Yield every distribution, for the ops that have the tensors it changes.
 
     In `ci` in one dtype, which differs from op to op; delta, which is quick, has them all.
     """
     for op in OPS:
         drawn = set(ARGUMENTS[op]) - ({"out"} if op == BACKWARD else set())
-        for each in FED:
-            if not set(each.tensors.split()) & drawn or (tier == "ci" and op not in each.ops):
+        for fed in FED:
+            if not set(fed.tensors.split()) & drawn or (tier == "ci" and op not in fed.ops):
                 continue
-            dtypes = each.dtypes
-            if tier == "ci" and dtypes == DTYPES and op != DELTA and not each.every:
-                dtypes = turn(op, _index(each))
-            for (sizes, seed), dtype in itertools.product(_fed_sizes(each, tier), dtypes):
+            dtypes = fed.dtypes
+            if tier == "ci" and dtypes == DTYPES and op != DELTA and not fed.every:
+                dtypes = turn(op, _index(fed))
+            for (sizes, seed), dtype in itertools.product(_fed_sizes(fed, tier), dtypes):
                 yield attention_case(
                     op,
                     sizes,
                     dtype,
                     tier,
-                    options="" if op == DELTA else each.options,
-                    window=None if op == DELTA else each.window,
-                    distribution=each.distribution,
+                    options="" if op == DELTA else fed.options,
+                    window=None if op == DELTA else fed.window,
+                    distribution=fed.distribution,
                     seed=seed,
-                    why=each.why,
+                    why=fed.why,
                 )
 
 
-def _fed_sizes(each: Fed, tier: Tier) -> list[tuple[tuple[int, ...], int]]:
-    """The sizes and seeds of a distribution's cases."""
-    own = (*each.heads, *each.lengths, 64, 64)
+def _fed_sizes(fed: Fed, tier: Tier) -> list[tuple[tuple[int, ...], int]]:
+    """Return the sizes and seeds of a distribution's cases."""
+    own = (*fed.heads, *fed.lengths, 64, 64)
     if tier == "ci":
         return [(own, 0)]
-    b, h_q, h_kv = each.heads
-    s_q, s_kv = each.lengths
+    b, h_q, h_kv = fed.heads
+    s_q, s_kv = fed.lengths
     longer = (b, 2 * h_q, 2 * h_kv, 4 * s_q + 3, 4 * s_kv + (3 if s_q == s_kv else 5), 64, 64)
     wide = (b, h_q, h_kv, s_q, s_kv, 128, 128)
     return [(own, 0), (own, 1), (longer, 0), (wide, 0)]
@@ -662,22 +662,22 @@ LONG = (
 
 
 def probes(tier: Tier) -> Iterator[Case]:
-    """Needles, and for delta sums that are exact: see probes.py."""
+    """Yield needles, and for delta sums that are exact: see probes.py."""
     for op in OPS:
         if op == DELTA:
             yield from _deltas(tier)
             continue
-        for index, each in enumerate(QUICK):
-            if op in each.ops or tier == "full":
-                dtypes = each.dtypes if op != GRADIENTS else ()
+        for index, needle in enumerate(QUICK):
+            if op in needle.ops or tier == "full":
+                dtypes = needle.dtypes if op != GRADIENTS else ()
                 for dtype in DTYPES if tier == "full" else dtypes or turn(op, index):
-                    yield each.case(op, dtype, tier)
-        for each in LONG if tier == "full" else ():
-            if op in each.ops:
+                    yield needle.case(op, dtype, tier)
+        for needle in LONG if tier == "full" else ():
+            if op in needle.ops:
                 for dtype in DTYPES:
-                    yield each.case(op, dtype, tier)
-                    if each is LONG[0]:
-                        yield each.case(op, dtype, tier, seed=1)
+                    yield needle.case(op, dtype, tier)
+                    if needle is LONG[0]:
+                        yield needle.case(op, dtype, tier, seed=1)
 
 
 # What relations are tried on: (options, window, sizes). Each is called a dozen times.
@@ -728,7 +728,7 @@ _CROSSED_OPTIONS = ("", "bias", "dropout", "bias dropout")
 
 
 def crossed(tier: Tier) -> Iterator[Case]:
-    """What kernels are specialised by, crossed, so that each variant has some cases.
+    """Yield crossed choices of a kernel's variant, so that each variant has some cases.
 
     Head size, alignment, additive terms and dropout choose a variant together: a mistake in one
     combination hides behind cases that vary one at a time. Forward and backward alone: end to end
@@ -774,7 +774,7 @@ _MANY_QUERIES, _MANY_KEYS = 2**21 + 3, 2**21 + 5
 
 
 def large(tier: Tier) -> Iterator[Case]:
-    """Of a GPU alone: long sequences, then the largest tensors."""
+    """Yield cases for a GPU alone: long sequences, then the largest tensors."""
     if tier == "ci":
         return
     for op in OPS:
@@ -829,14 +829,14 @@ _RARE_NUMBERS: tuple[tuple[str, Sequence[float], float], ...] = (
 
 
 def numbers(tier: Tier) -> Iterator[Case]:
-    """Numbers that no default has: a negative scale, and none; slopes that follow no formula."""
+    """Yield numbers that no default has: a scale of 0 or below; slopes without a formula."""
     sizes = (1, 2, 1, 37, 70, 64, 64)
     for op, (index, (option, choices, value)) in itertools.product(
         (FORWARD, BACKWARD), enumerate(_RARE_NUMBERS)
     ):
         for dtype in turn(op, index) if tier == "ci" else DTYPES:
-            made = partial(attention_case, op, sizes, dtype, tier, options=option)
-            drawn = (made(seed=seed) for seed in range(len(choices)))
+            case_of = partial(attention_case, op, sizes, dtype, tier, options=option)
+            drawn = (case_of(seed=seed) for seed in range(len(choices)))
             yield next(case for case in drawn if chosen(case, choices) == value)
 
 
@@ -917,12 +917,12 @@ def _objection(case: Case) -> str | None:
 
 
 def _is_quick(op: str, case: Case) -> bool:
-    """Few tiles of queries and keys, which an interpreter takes one after the other.
+    """Return True if a case has few tiles of queries and keys: an interpreter runs them in turn.
 
     End to end runs the kernels of the forward and the backward, which meet the rest.
     """
     sizes = dict(case.sizes)
-    lengths = (-(-sizes.get(each, 1) // _TILE) for each in ("s_q", "s_kv"))
+    lengths = (-(-sizes.get(name, 1) // _TILE) for name in ("s_q", "s_kv"))
     tiles = sizes["b"] * sizes["h_q"] * math.prod(lengths)
     if op == GRADIENTS:
         narrow = max(sizes["d"], sizes["d_v"]) <= _TILE
@@ -931,14 +931,15 @@ def _is_quick(op: str, case: Case) -> bool:
 
 
 def allowed(op: str) -> Allowed:
-    """What a case of the attention op may be."""
+    """Return what a user may ask of a case of the op."""
     far = (*FAR_QUERIES, *FAR_KEYS, *FAR_HEADS, *FAR_BATCHES)
     return Allowed(
         DELTA_SIZES if op == DELTA else SIZES,
         () if op == DELTA else _WINDOW,
         implied,
         _objection,
-        layouts=layouts_of(op) | {each.name: each for each in far if moves(each, _taken(op))},
+        layouts=layouts_of(op)
+        | {layout.name: layout for layout in far if moves(layout, _arguments_of(op))},
         distributions=tuple(DISTRIBUTIONS),
         factors=factors_of(op, _OWN),
         together=() if op == DELTA else TOGETHER,

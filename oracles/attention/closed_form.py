@@ -112,13 +112,22 @@ def row_products(one: Tensor, other: Tensor, *, absolute: bool = False) -> Tenso
 
 
 def backward(case: Case, inputs: Inputs) -> Outputs:
-    """dq, dk and dv in float64, and dbias, dsink where the arguments have a bias, a sink."""
+    """Return the gradients of attention in float64, for stored out and lse.
+
+    Args:
+        case: its options choose masks, scale, softcap and dropout.
+        inputs: q [b, s_q, h_q, d], k [b, s_kv, h_kv, d], v [b, s_kv, h_kv, d_v], do and out
+            [b, s_q, h_q, d_v], lse [b, h_q, s_q], perhaps a bias and a sink [h_q].
+
+    Returns:
+        dq, dk and dv in the shapes of q, k and v; dbias and dsink, or None without a bias, a sink.
+    """
     problem = Problem.of(case, inputs)
     q, k, v, do = (required(inputs, name) for name in ("q", "k", "v", "do"))
     bias, sink = optional(inputs, "bias"), optional(inputs, "sink")
     lse, rows_d = required(inputs, "lse").double(), row_products(do, required(inputs, "out"))
     dq, dk, dv = (
-        torch.zeros(each.shape, dtype=torch.float64, device=q.device) for each in (q, k, v)
+        torch.zeros(operand.shape, dtype=torch.float64, device=q.device) for operand in (q, k, v)
     )
     dbias = None if bias is None else dq.new_zeros(bias.shape)
     for piece in problem.pieces():
@@ -156,5 +165,5 @@ def sink_probabilities(sink: Tensor, lse: Tensor) -> Tensor:
 
 
 def gradients(case: Case, inputs: Inputs) -> Outputs:
-    """What `backward` gives for the exact out and lse of the same arguments."""
+    """Return the result of `backward` for the exact out and lse of the same arguments."""
     return backward(case, {**inputs, **forward(case, inputs)})

@@ -42,7 +42,7 @@ _DELTA_ELEMENTS = 2**24
 
 
 def comparable(case: Case, numerics: Numerics) -> bool:
-    """Whether a kernel's errors on the case say something beside those of an emulation.
+    """Return True if a kernel's errors on the case can be compared with those of an emulation.
 
     Sums that don't round to nearest err to one side, by more than those of the emulation: they show
     unless a cast, or a cut operand, is larger.
@@ -58,19 +58,21 @@ def _nearest(numerics: Numerics) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """What a kernel declares, as operations on fp32 tensors."""
+    """A kernel's declared arithmetic, as operations on fp32 tensors."""
 
     dtype: torch.dtype  # of the operands
     numerics: Numerics
 
     def cast(self, x: Tensor) -> Tensor:
-        """As P and dS are before a product."""
+        """Cast as P and dS are cast before a product."""
         return x if self.dtype == torch.float32 else x.to(self.dtype).float()
 
     def exp(self, x: Tensor) -> Tensor:
-        """e to the x; 0 below fp32's normal numbers where fast exponentials have none."""
-        made = torch.exp(x)
-        return made if self.numerics.gradual_underflow else made.masked_fill_(made < FLUSHED, 0)
+        """Return e to the x; 0 below fp32's normal numbers where fast exponentials have none."""
+        result = torch.exp(x)
+        return (
+            result if self.numerics.gradual_underflow else result.masked_fill_(result < FLUSHED, 0)
+        )
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         """a @ b."""
@@ -102,15 +104,15 @@ class _Tile:
         self.keep = None if keep is None else keep.float()
 
     def rows(self, tensor: Tensor) -> Tensor:
-        """[b, s_q, h_q, c] in fp32, [B, H, R, c]."""
+        """Return the piece's rows of [b, s_q, h_q, c], as fp32 [B, H, R, c]."""
         return self.piece.rows_of(tensor).float()
 
     def keys(self, tensor: Tensor) -> Tensor:
-        """[b, s_kv, h_kv, c] in fp32, [B, H, K, c]."""
+        """Return the piece's keys of [b, s_kv, h_kv, c], as fp32 [B, H, K, c]."""
         return self.piece.keys_of(tensor).float()
 
     def statistic(self, tensor: Tensor) -> Tensor:
-        """[b, h_q, s_q] in fp32, [B, H, R, 1]."""
+        """Return the piece's rows of a statistic [b, h_q, s_q], as fp32 [B, H, R, 1]."""
         return self.piece.statistic_of(tensor).float()
 
     def _with_bias(self, s: Tensor, bias: Tensor) -> Tensor:
@@ -162,7 +164,7 @@ def _forward(problem: Problem, way: _Way) -> dict[str, Tensor]:
 
 
 def _delta(do: Tensor, out: Tensor) -> Tensor:
-    """[b, h, s] in fp32, of tensors [b, s, h, c]."""
+    """Return delta [b, h, s] in fp32, of tensors [b, s, h, c]."""
     b, s, h, width = do.shape
     result = do.new_zeros((b, h, s), dtype=torch.float32)
     step = max(1, _DELTA_ELEMENTS // max(b * h * width, 1))
@@ -184,7 +186,7 @@ class _Gradients:
         bias = optional(inputs, "bias")
         self.dq = torch.zeros_like(problem.q, memory_format=torch.contiguous_format)
         self.dk, self.dv = (
-            each.new_zeros(each.shape, dtype=single) for each in (problem.k, self.v)
+            tensor.new_zeros(tensor.shape, dtype=single) for tensor in (problem.k, self.v)
         )
         self.dbias = None if bias is None else bias.new_zeros(bias.shape, dtype=single)
         for piece in problem.pieces():
@@ -254,11 +256,11 @@ def emulate_forward(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
 
 
 def emulate_delta(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
-    """delta, in which no cast is; nothing where it isn't comparable."""
+    """Return an emulated delta, which has no cast; {} where the case isn't comparable."""
     if not comparable(case, numerics) or not _nearest(numerics):
         return {}
-    made = finite_part(inputs)
-    return {"delta": _delta(required(made, "do"), required(made, "out"))}
+    finite = finite_part(inputs)
+    return {"delta": _delta(required(finite, "do"), required(finite, "out"))}
 
 
 @whole_products()
@@ -271,9 +273,9 @@ def emulate_backward(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
 
 @whole_products()
 def emulate_gradients(case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
-    """The same of the emulation's own out and lse."""
+    """Return the emulated gradients, of the emulation's own out and lse."""
     if not comparable(case, numerics):
         return {}
-    made, way = finite_part(inputs), _Way(case.dtype, numerics)
-    stored = _forward(Problem.of(case, made), way)
-    return _backward(case, {**made, **stored}, way)
+    finite, way = finite_part(inputs), _Way(case.dtype, numerics)
+    stored = _forward(Problem.of(case, finite), way)
+    return _backward(case, {**finite, **stored}, way)

@@ -1,4 +1,4 @@
-"""What attention's cases differ in. Sizes are small, so that an interpreter runs what is drawn."""
+"""The factors of attention's cases. Sizes are small, so that an interpreter runs what is drawn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TILE = 64
 
 
 def _sizes(*names: str, of: tuple[tuple[int, ...], ...]) -> tuple[Part, ...]:
-    return tuple(Part(sizes=dict(zip(names, each, strict=True))) for each in of)
+    return tuple(Part(sizes=dict(zip(names, sizes, strict=True))) for sizes in of)
 
 
 def _lengths() -> Factor:
@@ -76,7 +76,11 @@ def _heads(*, grouped: bool) -> Factor:
         "over 8": _sizes("h_q", "h_kv", of=((9, 9),)),
         "over 8, grouped": _sizes("h_q", "h_kv", of=((10, 5), (12, 3), (16, 1))),
     }
-    kept = levels if grouped else {each: levels[each] for each in ("several", "one", "over 8")}
+    kept = (
+        levels
+        if grouped
+        else {level_name: levels[level_name] for level_name in ("several", "one", "over 8")}
+    )
     return Factor("heads", kept, level)
 
 
@@ -95,7 +99,7 @@ def _batches() -> Factor:
 
 
 def _head_size(*, two: bool) -> Factor:
-    """d, and d_v where an op has both."""
+    """Return the factor of d, and of d_v where an op has both."""
 
     def level(case: Case) -> str:
         d_v = case.size("d_v")
@@ -121,7 +125,7 @@ def _head_size(*, two: bool) -> Factor:
     }
     names = ("d", "d_v") if two else ("d_v",)
     levels = {
-        name: _sizes(*names, of=tuple((each,) * len(names) for each in of))
+        name: _sizes(*names, of=tuple((size,) * len(names) for size in of))
         for name, of in alike.items()
     }
     if two:
@@ -133,7 +137,7 @@ def _head_size(*, two: bool) -> Factor:
 def _window() -> Factor:
     def level(case: Case) -> str:
         sizes = dict(case.sizes)
-        sides = [each for each in ("left", "right") if f"window_{each}" in sizes]
+        sides = [side for side in ("left", "right") if f"window_{side}" in sizes]
         return " and ".join(sides) if sides else "no window"
 
     return Factor(
@@ -149,15 +153,15 @@ def _window() -> Factor:
 
 
 def _bias() -> Factor:
-    over = [f"bias_over_{each}" for each in ("batch", "heads", "queries")]
+    over = [f"bias_over_{axis}" for axis in ("batch", "heads", "queries")]
     levels: dict[str, tuple[Part, ...]] = {"no bias": (Part(),), "bias": (_BIAS,)}
-    levels |= {each: (Part(options=frozenset({"bias", each})),) for each in over}
+    levels |= {word: (Part(options=frozenset({"bias", word})),) for word in over}
 
     def level(case: Case) -> str:
-        found = [each for each in over if each in case.options]
-        if len(found) > 1:
+        present = [word for word in over if word in case.options]
+        if len(present) > 1:
             return "bias over several"
-        return found[0] if found else "bias" if "bias" in case.options else "no bias"
+        return present[0] if present else "bias" if "bias" in case.options else "no bias"
 
     levels["bias over several"] = (
         Part(options=frozenset({"bias", *over[:2]})),
@@ -210,7 +214,6 @@ def _all_of(words: str) -> Part:
     return Part(options=frozenset(words.split()))
 
 
-_OVER = ("bias_over_batch", "bias_over_queries")
 _GROUPED = _sizes("h_q", "h_kv", of=((4, 2), (3, 1)))
 # What fails where three meet, and where no two of them do.
 TOGETHER = (
@@ -245,24 +248,24 @@ TOGETHER = (
 
 
 def layouts_of(op: str) -> dict[str, Layout]:
-    """The layouts of tensors that the op has, by name; but for far strides."""
-    taken = ARGUMENTS[op] if op == DELTA else (*ARGUMENTS[op], "bias")
+    """Return the layouts of the op's tensors by name, without far strides."""
+    tensors = ARGUMENTS[op] if op == DELTA else (*ARGUMENTS[op], "bias")
     return {
         offset.name: offset
         for offset in (*OFFSETS, *STRIDES, *BIAS_STRIDES)
-        if moves(offset, taken)
+        if moves(offset, tensors)
     }
 
 
 def distributions_of(op: str, own: set[str]) -> tuple[str, ...]:
-    """The distributions that change something of the op's; own: those with cases of their own."""
-    taken = set(ARGUMENTS[op]) if op != "attention_backward" else set(ARGUMENTS[op]) - {"out"}
+    """Return the distributions that change a tensor of the op, without those in `own`."""
+    tensors = set(ARGUMENTS[op]) if op != "attention_backward" else set(ARGUMENTS[op]) - {"out"}
     of_delta = {name for name in DISTRIBUTIONS if "bias" in name}
     return tuple(
         distribution
         for distribution in DISTRIBUTIONS
         if distribution not in own
-        and _CHANGED.get(distribution, "do" if op != FORWARD else "q") in taken
+        and _CHANGED.get(distribution, "do" if op != FORWARD else "q") in tensors
         and not (op == DELTA and distribution in of_delta)
     )
 

@@ -1,6 +1,6 @@
 """Shapes, forms and counts of the attention ops: all that follows from a case without its values.
 
-Of n sequences one after the other (option "varlen") the lengths are a pattern of the sizes; query
+With n sequences one after the other (option "varlen") the lengths follow from the sizes; query
 i of a sequence may attend to an interval of its keys, so that pairs are counted row by row.
 """
 
@@ -37,7 +37,7 @@ ARGUMENTS = {
 
 
 def lengths(case: Case) -> tuple[tuple[int, int], ...]:
-    """(s_q, s_kv) of each sequence of a varlen case.
+    """Return (s_q, s_kv) of each sequence of a varlen case.
 
     From five sequences on there are an empty one, one without queries, one without keys, one of
     length 1, and the longest. Where the largest lengths are equal (s_q = s_kv) each sequence's
@@ -45,16 +45,16 @@ def lengths(case: Case) -> tuple[tuple[int, int], ...]:
     """
     b, s_q, s_kv = case.size("b"), case.size("s_q"), case.size("s_kv")
     if s_q == s_kv:
-        known = [(0, 0), (1, 1), (s_q, s_q), (s_q // 2, s_q // 2), (s_q // 3, s_q // 3)]
-        more = [(1 + 37 * i % max(s_q, 1),) * 2 for i in range(b - len(known))]
+        first = [(0, 0), (1, 1), (s_q, s_q), (s_q // 2, s_q // 2), (s_q // 3, s_q // 3)]
+        more = [(1 + 37 * i % max(s_q, 1),) * 2 for i in range(b - len(first))]
     else:
-        known = [(0, 0), (1, (s_kv + 1) // 2), (s_q, s_kv), (0, (s_kv + 2) // 3), (s_q // 2, 0)]
+        first = [(0, 0), (1, (s_kv + 1) // 2), (s_q, s_kv), (0, (s_kv + 2) // 3), (s_q // 2, 0)]
         more = [
-            (1 + 37 * i % max(s_q, 1), 1 + 53 * i % max(s_kv, 1)) for i in range(b - len(known))
+            (1 + 37 * i % max(s_q, 1), 1 + 53 * i % max(s_kv, 1)) for i in range(b - len(first))
         ]
-    if b < len(known):  # too few for all of them: the longest first
-        known = [known[2], known[0], known[1], known[3]][:b]
-    return tuple((min(q, s_q), min(k, s_kv)) for q, k in known + more)
+    if b < len(first):  # too few for all of them: the longest first
+        first = [first[2], first[0], first[1], first[3]][:b]
+    return tuple((min(q, s_q), min(k, s_kv)) for q, k in first + more)
 
 
 def sequences(case: Case) -> tuple[dict[str, int], ...]:
@@ -77,7 +77,7 @@ def spans(case: Case) -> Iterator[tuple[int, slice, slice]]:
 
 
 def shapes(case: Case) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor argument that the case has, in the order they are passed."""
+    """Return the shape of each tensor argument that the case has, in the order of the arguments."""
     options = case.options
     b, h_q = case.size("b"), case.size("h_q")
     if case.op == DELTA:
@@ -86,8 +86,8 @@ def shapes(case: Case) -> dict[str, tuple[int, ...]]:
     s_q, s_kv, batches = case.size("s_q"), case.size("s_kv"), b
     h_kv, d, d_v = case.size("h_kv"), case.size("d"), case.size("d_v")
     if "varlen" in options:
-        each = lengths(case)
-        batches, s_q, s_kv = 1, sum(q for q, _ in each), sum(k for _, k in each)
+        sequences = lengths(case)
+        batches, s_q, s_kv = 1, sum(q for q, _ in sequences), sum(k for _, k in sequences)
     every: dict[str, tuple[int, ...]] = {
         "q": (batches, s_q, h_q, d),
         "k": (batches, s_kv, h_kv, d),
@@ -114,23 +114,23 @@ def shapes(case: Case) -> dict[str, tuple[int, ...]]:
 
 
 def forms(case: Case) -> dict[str, OutputForm]:
-    """Shape and dtype of each output: out and lse, delta, or the gradients of what the case has."""
-    made = shapes(case)
+    """Return the shape and dtype of each output that the case has."""
+    arguments = shapes(case)
     single = torch.float32
     if case.op == DELTA:
-        b, s_q, h_q, _ = made["out"]
+        b, s_q, h_q, _ = arguments["out"]
         return {"delta": OutputForm((b, h_q, s_q), single)}
     if case.op == FORWARD:
-        b, s_q, h_q, _ = made["q"]
+        b, s_q, h_q, _ = arguments["q"]
         out = OutputForm((b, s_q, h_q, case.size("d_v")), case.dtype)
         return {"out": out, "lse": OutputForm((b, h_q, s_q), single)}
     gradients = {
-        f"d{name}": OutputForm(made[name], case.dtype)
+        f"d{name}": OutputForm(arguments[name], case.dtype)
         for name in ("q", "k", "v", "bias")
-        if name in made
+        if name in arguments
     }
-    if "sink" in made:
-        gradients["dsink"] = OutputForm(made["sink"], single)
+    if "sink" in arguments:
+        gradients["dsink"] = OutputForm(arguments["sink"], single)
     return gradients
 
 
@@ -186,7 +186,7 @@ def _attended(s_q: int, s_kv: int, limits: _Limits) -> int:
 
 
 def pairs(case: Case) -> int:
-    """How many (query, key) pairs are attended to, over the batch, for one head."""
+    """Return the number of (query, key) pairs that masks leave, over the batch, for one head."""
     limits = _mask(case)
     if "varlen" in case.options:
         return sum(_attended(*length, limits) for length in lengths(case))
@@ -194,7 +194,7 @@ def pairs(case: Case) -> int:
 
 
 def flops(case: Case) -> int:
-    """Multiplications and additions of the matrix products that the masks leave.
+    """Return the multiplications and additions of the matrix products that the masks leave.
 
     Forward 2 (d + d_v) for each pair and query head; backward 2 (3 d + 2 d_v): S again, dP, dV,
     dQ, dK. Gradients are both. Delta 2 d_v for each row.
@@ -203,8 +203,8 @@ def flops(case: Case) -> int:
         return 2 * case.size("b") * case.size("h_q") * case.size("s_q") * case.size("d_v")
     d, d_v = case.size("d"), case.size("d_v")
     forward, backward = d + d_v, 3 * d + 2 * d_v
-    each = {FORWARD: forward, BACKWARD: backward, GRADIENTS: forward + backward}[case.op]
-    return 2 * each * pairs(case) * case.size("h_q")
+    per_pair = {FORWARD: forward, BACKWARD: backward, GRADIENTS: forward + backward}[case.op]
+    return 2 * per_pair * pairs(case) * case.size("h_q")
 
 
 def least_bytes(case: Case) -> int:

@@ -62,9 +62,9 @@ FAR_BATCHES = tuple(apart(f"{name}_batches_far", **{name: _far("bshd")}) for nam
 
 
 def moves(layout: Layout, tensors: tuple[str, ...]) -> bool:
-    """Whether every tensor that names the layout, as do in do_offset1, is among `tensors`.
+    """Return True if a layout moves some of `tensors`, and names no tensor beside them.
 
-    A layout of many tensors at once has any of them.
+    The layout do_offset1 names do; a layout of many tensors at once names none.
     """
     named = [name for name, _ in layout.tensors]
     alone = [name for name in named if layout.name.startswith(f"{name}_")]

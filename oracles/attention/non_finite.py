@@ -1,4 +1,4 @@
-"""What the policy on values that aren't finite promises nothing about, and what bounds are made of.
+"""Outputs without a promise where values aren't finite, and finite arguments for the bounds.
 
 A NaN or an infinity in k or v at key j makes of rows that attend to j what the formulas say. Rows
 of the same sequence and key head that don't attend to j, while others do, are promised nothing: a
@@ -51,9 +51,11 @@ def finite_part(inputs: Inputs) -> Inputs:
 
 
 def unjudged(case: Case, inputs: Inputs) -> Unjudged | None:
-    """What is promised nothing; None where all of the arguments are finite."""
+    """Return the places where nothing is promised; None where all of the arguments are finite."""
     tensors = {name: optional(inputs, name) for name in _TENSORS}
-    if not any(bool(_bad(name, each).any()) for name, each in tensors.items() if each is not None):
+    if not any(
+        bool(_bad(name, tensor).any()) for name, tensor in tensors.items() if tensor is not None
+    ):
         return None
     problem = Problem.of(case, inputs)
     (b, s_q, h_q, _), (_, s_kv, h_kv, _) = problem.q.shape, problem.k.shape

@@ -1,7 +1,7 @@
 """Where the bounds of attention hold and say nothing: weights that rounding leaves open.
 
-A weight P_j may be as large as P+_j = P_j exp(d_j) (bounds.py; d as in bounds_backward.py). Of an
-output that is a sum of P_j a_j, the share (P+_j - P_j)|a_j| of its bound comes from that; and where
+A weight P_j may be as large as P+_j = P_j exp(d_j) (bounds.py; d as in bounds_backward.py). In
+the bound of a sum of P_j a_j the share (P+_j - P_j)|a_j| comes from that; and where
 
     sum_j (P+_j - P_j)|a_j| > (exp(0.3) - 1) sum_j P_j |a_j|
 
@@ -32,13 +32,13 @@ UNKNOWN = math.expm1(SAYS_NOTHING)  # of the weight
 _LARGEST_EXPONENT = 600.0  # exp of it is finite in float64, and so are sums of such
 
 
-def _unknown(known: Tensor, possible: Tensor) -> Tensor:
-    """The second sum less the first where that is much of the first, else -inf; in its memory.
+def _unknown(least_sums: Tensor, possible: Tensor) -> Tensor:
+    """Return possible - least_sums where that is much of the latter, else -inf; in its memory.
 
-    known, possible: the sums of P_j |a_j| and of P+_j |a_j|.
+    least_sums, possible: the sums of P_j |a_j| and of P+_j |a_j|.
     """
-    for chunk in chunks(tuple(known.shape)):
-        least, most = chunk.of(known), chunk.of(possible)
+    for chunk in chunks(tuple(least_sums.shape)):
+        least, most = chunk.of(least_sums), chunk.of(possible)
         most.sub_(least)
         most.masked_fill_(~(most > UNKNOWN * least), -torch.inf)
     return possible
@@ -54,13 +54,15 @@ class _Sums:
         self.d = row_products(self.do, required(inputs, "out"))
         stored = required(inputs, "lse").double()
         self.lse = stored.masked_fill(stored.isinf(), 0)
-        self.given = stored.masked_fill(stored.isneginf(), torch.inf)  # there P is 0
+        self.subtracted = stored.masked_fill(stored.isneginf(), torch.inf)  # there P is 0
         of = {"dq": problem.q, "dk": problem.k, "dv": self.v}
         bias = optional(inputs, "bias")
         if bias is not None:
             of["dbias"] = bias
-        zeros = {name: each.new_zeros(each.shape, dtype=torch.float64) for name, each in of.items()}
-        self.made = {name: (each, each.clone()) for name, each in zeros.items()}
+        zeros = {
+            name: tensor.new_zeros(tensor.shape, dtype=torch.float64) for name, tensor in of.items()
+        }
+        self.sums = {name: (zero, zero.clone()) for name, zero in zeros.items()}
 
     def add(self, piece: Piece) -> None:
         """Add the share of a piece."""
@@ -76,32 +78,34 @@ class _Sums:
         factor = (dp - piece.statistic_of(self.d)).abs_()
         slope = abs(problem.scale)
         h = slope if scores.tanh is None else slope * (1 - scores.tanh.square())
-        exponent = (scores.s - piece.statistic_of(self.given)).masked_fill_(
+        exponent = (scores.s - piece.statistic_of(self.subtracted)).masked_fill_(
             ~scores.attends, -torch.inf
         )
-        for index, each in enumerate((exponent, exponent + d)):
-            weights = each.clamp(max=_LARGEST_EXPONENT).exp_()
+        for index, exponents in enumerate((exponent, exponent + d)):
+            weights = exponents.clamp(max=_LARGEST_EXPONENT).exp_()
             pairs = weights * factor
-            if "dbias" in self.made:
-                piece.add_bias(self.made["dbias"][index], pairs)
+            if "dbias" in self.sums:
+                piece.add_bias(self.sums["dbias"][index], pairs)
             pairs = pairs * h
-            piece.write_rows(self.made["dq"][index], pairs @ k.abs())
-            piece.add_keys(self.made["dk"][index], pairs.mT @ q.abs())
+            piece.write_rows(self.sums["dq"][index], pairs @ k.abs())
+            piece.add_keys(self.sums["dk"][index], pairs.mT @ q.abs())
             weights = weights if w is None else weights * w
-            piece.add_keys(self.made["dv"][index], weights.mT @ do.abs())
+            piece.add_keys(self.sums["dv"][index], weights.mT @ do.abs())
 
     def add_sink(self, sink: Tensor) -> None:
         """dsink's two sums [h_q], of the sink's own weight."""
         d = 4 * self.terms.u * (sink.double()[:, None].abs() + self.lse.abs()) + EPS_EXP
         d = d if self.e_lse is None else d + self.e_lse
-        share = sink_probabilities(sink, self.given) * self.d.abs()
-        self.made["dsink"] = share.sum((0, 2)), (share * d.exp()).sum((0, 2))
+        share = sink_probabilities(sink, self.subtracted) * self.d.abs()
+        self.sums["dsink"] = share.sum((0, 2)), (share * d.exp()).sum((0, 2))
 
 
 def unknown_shares(
     problem: Problem, terms: Terms, e_lse: Tensor | None
 ) -> dict[str, Tensor] | None:
-    """Of each gradient what unknown weights may put on it, in its shape; None where d is below 0.3.
+    """Return the share of each gradient's bound from unknown weights, in the gradient's shape.
+
+    None where d is below 0.3.
 
     Where that is most of a bound, the bound says nothing. -inf where the weights are known.
     terms: the deterministic ones. e_lse [b, h_q, s_q]: how far lse may be off, None where given.
@@ -115,7 +119,7 @@ def unknown_shares(
     if sink is not None:
         sums.add_sink(sink)
     # One by one, so that of each pair one is freed before the next is looked at.
-    return {name: _unknown(*sums.made.pop(name)) for name in tuple(sums.made)}
+    return {name: _unknown(*sums.sums.pop(name)) for name in tuple(sums.sums)}
 
 
 def _longest(rows: Tensor) -> Tensor:
@@ -125,7 +129,7 @@ def _longest(rows: Tensor) -> Tensor:
 
 
 def _possible(problem: Problem, terms: Terms, e_lse: Tensor | None) -> bool:
-    """Whether some d can be above 0.3: by the largest score that norms allow."""
+    """Return True if some d can be above 0.3, by the largest score that norms allow."""
     q, k = problem.q, problem.k
     if not q.numel() or not k.numel():
         return False

@@ -57,17 +57,23 @@ _PART = 1 / 16  # of v's integers, and what a backward's out is off by
 
 
 def edges(length: int, *, beside: bool) -> list[int]:
-    """Places where a tile of 16 to 256 may begin or end, those of larger tiles first.
+    """Return indices where a tile of 16 to 256 may begin or end, those of larger tiles first.
 
-    beside: the places next to those too.
+    Args:
+        length: how many indices there are.
+        beside: with the indices next to these, too.
+
+    Example:
+        >>> edges(40, beside=False)[:4]
+        [39, 0, 31, 32]
     """
-    found = [length - 1, 0]
+    indices = [length - 1, 0]
     for tile in EDGE_TILES:
         for start in range(tile, length + 1, tile):
-            found += [start - 1, start]
-            found += [start + 1, start - 2] if beside else []
-    found += [1, length - 2] if beside else []
-    return list(dict.fromkeys(each for each in found if 0 <= each < length))
+            indices += [start - 1, start]
+            indices += [start + 1, start - 2] if beside else []
+    indices += [1, length - 2] if beside else []
+    return list(dict.fromkeys(index for index in indices if 0 <= index < length))
 
 
 def _parts(number: int, largest: int) -> list[int]:
@@ -98,18 +104,18 @@ class _Codes:
         self.signs = 1.0 - 2.0 * (torch.arange(n)[:, None] >> place & 1)  # [n, columns]
 
     def keys(self, labels: Tensor, rest: Tensor) -> Tensor:
-        """[n, d]; rest [n, d] has the signs of the columns that no query asks about."""
+        """Return keys [n, d]; rest [n, d] has the signs of columns that no query asks about."""
         result = rest.clone()
         result[:, : self.columns] = self.signs[labels].to(rest)
         result[:, self.columns : self.columns + len(self.offsets)] = 1
         return result
 
     def queries(self, labels: Tensor, like: Tensor) -> Tensor:
-        """[s_q, d] of queries that find the keys of these labels, in like's dtype and place."""
-        made = like.new_zeros(like.shape)
-        made[:, : self.columns] = self.signs[labels].to(like)
-        made[:, self.columns : self.columns + len(self.offsets)] = -like.new_tensor(self.offsets)
-        return self.factor * made
+        """Return queries [s_q, d] that find the keys of these labels, with like's dtype."""
+        queries = like.new_zeros(like.shape)
+        queries[:, : self.columns] = self.signs[labels].to(like)
+        queries[:, self.columns : self.columns + len(self.offsets)] = -like.new_tensor(self.offsets)
+        return self.factor * queries
 
 
 def _partners(case: Case, n: int, number: int) -> Tensor:
@@ -126,8 +132,8 @@ def _partners(case: Case, n: int, number: int) -> Tensor:
     return result
 
 
-def _found(wanted: Tensor, first: Tensor, last: Tensor, partners: Tensor) -> Tensor:
-    """The key that each query is to find, [s_q]: as wanted, but among those that it may attend to.
+def _keys_to_find(wanted: Tensor, first: Tensor, last: Tensor, partners: Tensor) -> Tensor:
+    """Return the key that each query is to find, [s_q]: as wanted, but among those in its reach.
 
     One at either end of these whose partner lies beyond is preferred.
     Raises ValueError where each key that a query may attend to has its partner beside it.
@@ -144,11 +150,11 @@ def _found(wanted: Tensor, first: Tensor, last: Tensor, partners: Tensor) -> Ten
     alone = (partners == torch.arange(n)).nonzero().flatten()
     place = torch.searchsorted(alone, result).clamp(max=len(alone) - 1)
     before, after = alone[(place - 1).clamp(min=0)], alone[place]
-    for each in (before, after, high, low):
-        its = partners[each]
-        fits = (low <= each) & (each <= high)
-        fits &= (its == each) | (its < low) | (its > high)
-        result = torch.where(doubled & fits, each, result)
+    for candidate in (before, after, high, low):
+        its = partners[candidate]
+        fits = (low <= candidate) & (candidate <= high)
+        fits &= (its == candidate) | (its < low) | (its > high)
+        result = torch.where(doubled & fits, candidate, result)
         doubled &= ~fits
     if bool(doubled.any()):
         row = int(doubled.nonzero()[0])
@@ -156,16 +162,16 @@ def _found(wanted: Tensor, first: Tensor, last: Tensor, partners: Tensor) -> Ten
     return result
 
 
-def _ranks(found: Tensor) -> Tensor:
-    """How many earlier queries find the same key, for each query, [s_q]."""
-    order = found.argsort(stable=True)
-    sorted_ = found[order]
+def _ranks(keys: Tensor) -> Tensor:
+    """Return how many earlier queries find the same key, for each query, [s_q]."""
+    order = keys.argsort(stable=True)
+    sorted_ = keys[order]
     first = torch.searchsorted(sorted_, sorted_)
     return torch.empty_like(order).scatter_(0, order, torch.arange(len(order)) - first)
 
 
 def needles(values: Values) -> None:
-    """The distribution of that name: q, k, v and do as the module says."""
+    """Fill q, k, v and do as the module's text says."""
     case, tensors, draw = values.case, values.tensors, values.draw
     q, k = tensors["q"], tensors["k"]
     _integers(tensors["v"], 127, draw).mul_(_PART)
@@ -196,20 +202,20 @@ def needles(values: Values) -> None:
                 wanted = drawn.repeat(-(-s_q // s_kv))[:s_q]
                 turn = torch.arange(len(rows)) + batch * heads + head
                 wanted[rows] = beside[turn % len(beside)]
-                found = _found(wanted, *ranges, partners)
+                targets = _keys_to_find(wanted, *ranges, partners)
                 like = q[batch, queries, head]
-                q[batch, queries, head] = signs * codes.queries(labels[found], like)
+                q[batch, queries, head] = signs * codes.queries(labels[targets], like)
                 if "do" in tensors:
-                    silent = (_ranks(found) + counts[found] >= _MOST_QUERIES).to(q.device)
+                    silent = (_ranks(targets) + counts[targets] >= _MOST_QUERIES).to(q.device)
                     tensors["do"][batch, queries, head] *= ~silent[:, None]
-                counts += torch.bincount(found, minlength=s_kv)
+                counts += torch.bincount(targets, minlength=s_kv)
 
 
 def integers(values: Values) -> None:
-    """The distribution of that name: out and do so that each sum of their products is exact."""
+    """Fill out and do so that each sum of their products is exact."""
     for name, largest in (("out", 127), ("do", _LARGEST_DO)):
-        for each in values.some(name):
-            _integers(each, largest, values.draw).mul_(_PART)
+        for tensor in values.some(name):
+            _integers(tensor, largest, values.draw).mul_(_PART)
 
 
 def _integers(tensor: Tensor, largest: int, draw: torch.Generator) -> Tensor:
@@ -259,7 +265,7 @@ def _forward(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics) -> 
 
 
 def _backward(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics) -> dict[str, Tensor]:
-    """What P, the factor scale and a cast of scale dS may still be off by; else 0.
+    """Return what P, the factor scale and a cast of scale dS may still be off by; else 0.
 
     A weight that isn't 1 may be FLUSHED, where an exponential is cut off rather than let go to 0.
     """
@@ -270,7 +276,10 @@ def _backward(case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics) ->
     dq, dk, dv = (required(truth, name) for name in ("dq", "dk", "dv"))
     q, do, v = (required(inputs, name).double().abs() for name in ("q", "do", "v"))
     if not q.numel() or not v.numel():
-        return {name: torch.zeros_like(each) for name, each in (("dq", dq), ("dk", dk), ("dv", dv))}
+        return {
+            name: torch.zeros_like(gradient)
+            for name, gradient in (("dq", dq), ("dk", dk), ("dv", dv))
+        }
     rows, keys = q.shape[1] * q.shape[2], v.shape[1]
     # At most _MOST roundings of a sum's terms, and a few of scale.
     relative = (_MOST + 8) * u + (2 * TF32[0] if numerics.tf32_operands else 0)

@@ -1,4 +1,4 @@
-"""What must become of attention's outputs when its inputs are changed in a known way.
+"""Relations of attention's outputs for inputs that are changed in a known way.
 
     keys, queries, columns in another order    outputs in that order
     batches and heads in another order         likewise
@@ -85,7 +85,7 @@ def _all(case: Case) -> Iterator[Relation | Balance]:
 
 
 def _arranged(case: Case, orders: Orders, tensors: Mapping[str, object]) -> dict[str, Tensor]:
-    """Each tensor with its axes in the orders given, where it isn't broadcast along them."""
+    """Return the tensors of `_AXES` with axes reordered, but for axes that are broadcast."""
     sizes = dict(case.sizes)
     result = {}
     for name, value in tensors.items():
@@ -207,8 +207,10 @@ def _alone(case: Case) -> Iterator[Relation]:
 
 
 def _part(case: Case, name: str, orders: Orders, sizes: Mapping[str, int]) -> Relation:
-    """The part of the case that `orders` choose; of outputs that are sums over the rest, none."""
-    part = replace(case, sizes=tuple((each, sizes.get(each, size)) for each, size in case.sizes))
+    """Return the relation of the part that `orders` choose; its outputs sum over no other part."""
+    part = replace(
+        case, sizes=tuple((axis_name, sizes.get(axis_name, size)) for axis_name, size in case.sizes)
+    )
 
     def carry(outputs: Tensors) -> dict[str, Tensor]:
         summed = {
@@ -218,7 +220,7 @@ def _part(case: Case, name: str, orders: Orders, sizes: Mapping[str, int]) -> Re
             if letter in orders and outputs[output].shape[axis] != case.size(_SIZES[letter])
         }
         summed |= {"dsink"} if "b" in orders else set()
-        kept = {each: value for each, value in outputs.items() if each not in summed}
+        kept = {output: value for output, value in outputs.items() if output not in summed}
         return _arranged(case, orders, kept)
 
     def change(inputs: Inputs) -> Inputs:
@@ -228,11 +230,16 @@ def _part(case: Case, name: str, orders: Orders, sizes: Mapping[str, int]) -> Re
 
 
 def _sequence_alone(case: Case) -> Relation:
-    """The first of the longest sequences, in a packed batch of its own."""
-    found = max(enumerate(spans(case)), key=lambda each: each[1][1].stop - each[1][1].start)
-    _, queries, keys = found[1]
+    """Return the relation of the longest sequence, the first of several, in a batch of its own."""
+    longest = max(
+        enumerate(spans(case)), key=lambda numbered: numbered[1][1].stop - numbered[1][1].start
+    )
+    _, queries, keys = longest[1]
     lengths = {"s_q": queries.stop - queries.start, "s_kv": keys.stop - keys.start, "b": 1}
-    part = replace(case, sizes=tuple((each, lengths.get(each, size)) for each, size in case.sizes))
+    part = replace(
+        case,
+        sizes=tuple((axis_name, lengths.get(axis_name, size)) for axis_name, size in case.sizes),
+    )
     along: dict[str, tuple[int, slice]] = {}
     for name, axes in _AXES.items():
         if "q" in axes[1:]:
@@ -258,6 +265,6 @@ def _sequence_alone(case: Case) -> Relation:
         return copied(inputs, changed)
 
     def carry(outputs: Tensors) -> dict[str, Tensor]:
-        return cut({name: each for name, each in outputs.items() if name != "dsink"})
+        return cut({name: tensor for name, tensor in outputs.items() if name != "dsink"})
 
     return Relation("a sequence alone", part, change, carry, exact=True, of="batch-invariant")

@@ -59,9 +59,9 @@ class Problem:
 
     @classmethod
     def of(cls, case: Case, inputs: Inputs) -> Problem:
-        """The call with these keyword arguments; of the case only "torch_dropout" is asked."""
-        given = {name: inputs[name] for name in Options._fields if name in inputs}
-        options = Options.of(given)
+        """Return the call with these arguments; the case only says if dropout is torch's."""
+        stated = {name: inputs[name] for name in Options._fields if name in inputs}
+        options = Options.of(stated)
         left, right = options.window or (None, None)
         if options.causal:
             right = 0 if right is None else min(right, 0)
@@ -80,12 +80,12 @@ class Problem:
 
     @cached_property
     def q(self) -> Tensor:
-        """[b, s_q, h_q, d], as it was passed."""
+        """The argument q [b, s_q, h_q, d]."""
         return required(self.inputs, "q")
 
     @cached_property
     def k(self) -> Tensor:
-        """[b, s_kv, h_kv, d], as it was passed."""
+        """The argument k [b, s_kv, h_kv, d]."""
         return required(self.inputs, "k")
 
     @property
@@ -106,7 +106,7 @@ class Problem:
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
-        """What meets, sequence by sequence where there are any."""
+        """The blocks of queries and keys that meet: one, or one for each sequence."""
         lengths_q, lengths_k = (optional(self.inputs, f"cu_seqlens_{name}") for name in "qk")
         if lengths_q is None or lengths_k is None:
             b, s_q = self.q.shape[:2]
@@ -150,7 +150,7 @@ class Problem:
                             yield piece
 
     def shift(self, span: Span) -> int:
-        """What is added to a query's index to compare it with a key's."""
+        """Return the number that is added to a query's index to compare it with a key's."""
         return span.s_kv - span.s_q if self.bottom_right else 0
 
     def keys(self, span: Span, start: int, stop: int) -> range:
@@ -163,7 +163,7 @@ class Problem:
         return range(first, max(first, last + 1))
 
     def keys_of_queries(self, span: Span) -> Tensor:
-        """How many keys each query may attend to, [s_q]."""
+        """Return the number of keys that each query may attend to, [s_q]."""
         i = torch.arange(span.s_q, device=self.q.device) + self.shift(span)
         low = torch.zeros_like(i) if self.left is None else (i - self.left).clamp(min=0)
         high = torch.full_like(i, span.s_kv - 1)
@@ -172,7 +172,7 @@ class Problem:
         return (high - low + 1).clamp(min=0)
 
     def queries_of_keys(self, span: Span) -> Tensor:
-        """How many queries may attend to each key, [s_kv]."""
+        """Return the number of queries that may attend to each key, [s_kv]."""
         j = torch.arange(span.s_kv, device=self.q.device) - self.shift(span)
         low = torch.zeros_like(j) if self.right is None else (j - self.right).clamp(min=0)
         high = torch.full_like(j, span.s_q - 1)
@@ -223,31 +223,31 @@ class Piece:
         return tensor[self.batches, keys, self.heads]
 
     def _stacked(self, tensor: Tensor) -> Tensor:
-        """[B, H * group, queries, ...] as [B, H, R, ...]."""
+        """Return [B, H * group, queries, ...] as [B, H, R, ...]."""
         b, heads, queries, *rest = tensor.shape
         group = self.problem.group
         return tensor.reshape(b, heads // group, group * queries, *rest)
 
     def _unstacked(self, rows: Tensor) -> Tensor:
-        """[B, H, R, ...] as [B, H * group, queries, ...]."""
+        """Return [B, H, R, ...] as [B, H * group, queries, ...]."""
         b, heads, _, *rest = rows.shape
         return rows.reshape(b, heads * self.problem.group, len(self.queries), *rest)
 
     def rows_of(self, tensor: Tensor) -> Tensor:
-        """[b, s_q, h_q, c] in float64, [B, H, R, c]."""
+        """Return the piece's rows of [b, s_q, h_q, c], as float64 [B, H, R, c]."""
         return self._stacked(self._in_memory(tensor).double().transpose(1, 2))
 
     def keys_of(self, tensor: Tensor) -> Tensor:
-        """[b, s_kv, h_kv, c] in float64, [B, H, K, c]."""
+        """Return the piece's keys of [b, s_kv, h_kv, c], as float64 [B, H, K, c]."""
         return self._keys_in_memory(tensor).double().transpose(1, 2)
 
     def statistic_of(self, tensor: Tensor) -> Tensor:
-        """[b, h_q, s_q] in float64, [B, H, R, 1]."""
+        """Return the piece's rows of [b, h_q, s_q], as float64 [B, H, R, 1]."""
         view = self._in_memory(tensor.transpose(1, 2))
         return self._stacked(view.double().transpose(1, 2))[..., None]
 
     def per_head(self, tensor: Tensor) -> Tensor:
-        """[h_q] in float64, [1, H, R, 1]."""
+        """Return the piece's heads of [h_q], as float64 [1, H, R, 1]."""
         group = self.problem.group
         own = tensor[self.heads.start * group : self.heads.stop * group].double()
         return self._stacked(own[None, :, None, None].expand(-1, -1, len(self.queries), -1))

@@ -32,7 +32,7 @@ def _of_delta(case: Case, draw: Signs) -> Flips:
 
     def of(axes: str, *names: str) -> Tensor:
         fixed = expanded(case, *names)
-        return draw(*(sizes[each] if each in axes and each not in fixed else 1 for each in "bshd"))
+        return draw(*(sizes[axis] if axis in axes and axis not in fixed else 1 for axis in "bshd"))
 
     columns, rows, whole = of("bhd", "out", "do"), of("bsh", "out", "do"), of("bsh", "do")
     both = columns, rows
@@ -42,13 +42,13 @@ def _of_delta(case: Case, draw: Signs) -> Flips:
 
 
 def _of_attention(case: Case, draw: Signs) -> Flips:
-    made = shapes(case)
-    b, h_kv = made["k"][0], made["k"][2]
+    tensors = shapes(case)
+    b, h_kv = tensors["k"][0], tensors["k"][2]
     group = case.size("h_q") // h_kv
 
     def of(width: int, *names: str, summed: str = "") -> Tensor:
         """[b, 1, h_kv, width], an axis being 1 where one sign has to do for all of it."""
-        fixed = expanded(case, *(name for name in names if name in made)) + summed
+        fixed = expanded(case, *(name for name in names if name in tensors)) + summed
         sizes = zip("bshd", (b, 1, h_kv, width), strict=True)
         return draw(*(1 if axis in fixed else size for axis, size in sizes))
 
@@ -56,14 +56,14 @@ def _of_attention(case: Case, draw: Signs) -> Flips:
         return signs if signs.shape[2] == 1 else signs.repeat_interleave(group, 2)
 
     scored, valued = of(case.size("d"), "q", "k"), of(case.size("d_v"), "v", "do", "out")
-    if "do" in made:
+    if "do" in tensors:
         # One sign for all columns would undo what a gradient gets from do's.
-        scored, valued = (each & (each.shape[3] > 1) for each in (scored, valued))
+        scored, valued = (signs & (signs.shape[3] > 1) for signs in (scored, valued))
     over = "b" if case.options & {"bias_over_batch", "sink"} else ""
     over += "h" if "bias_over_heads" in case.options else ""
     whole = of(1, "do", summed=over)
     for _ in range(_DRAWS):  # the two signs of a gradient must not undo one another everywhere
-        if all(each.numel() == 0 or bool((each ^ whole).any()) for each in (scored, valued)):
+        if all(signs.numel() == 0 or bool((signs ^ whole).any()) for signs in (scored, valued)):
             break
         whole = of(1, "do", summed=over)
     rows, values = of_queries(whole), of_queries(valued)
@@ -72,7 +72,7 @@ def _of_attention(case: Case, draw: Signs) -> Flips:
     inputs = {"q": (of_queries(scored),), "k": (scored,), "v": (valued,)}
     inputs |= {"out": (values,), "do": (values, rows)}
     return Flips(
-        {name: factors for name, factors in inputs.items() if name in AXES and name in made},
+        {name: factors for name, factors in inputs.items() if name in AXES and name in tensors},
         {
             "out": (values,),
             "dq": (of_queries(scored), rows),

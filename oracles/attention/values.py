@@ -48,25 +48,25 @@ def _near_overflow(values: Values) -> None:
     v is then small, so that dP and dS are no larger than do.
     """
     large, small = ("do", "v out") if "do" in values.tensors else ("v", "")
-    for each in values.some(large):
-        each.abs_().mul_(2.5e4).clamp_(max=6e4)
-    for each in values.some(small):
-        each.mul_(1e-3)
+    for tensor in values.some(large):
+        tensor.abs_().mul_(2.5e4).clamp_(max=6e4)
+    for tensor in values.some(small):
+        tensor.mul_(1e-3)
 
 
 def _constant(values: Values) -> None:
-    """Each tensor is one number: every key has the same weight."""
-    for number, each in zip((0.5, 1.0, 1.5, -0.75, 1.25), values.some(_OPERANDS), strict=False):
-        each.fill_(number)
+    """Fill each tensor with one number: every key has the same weight."""
+    for number, tensor in zip((0.5, 1.0, 1.5, -0.75, 1.25), values.some(_OPERANDS), strict=False):
+        tensor.fill_(number)
 
 
 def _one(name: str, number: float) -> Distribution:
-    """One element of `name`, of its last batch and head and in the middle, is `number`."""
+    """Set one element of `name`, in its last batch and head and the middle, to `number`."""
 
     def place(values: Values) -> None:
-        for each in values.some(name):
-            if each.numel():
-                each[-1, each.shape[1] // 2, -1, each.shape[3] // 2] = number
+        for tensor in values.some(name):
+            if tensor.numel():
+                tensor[-1, tensor.shape[1] // 2, -1, tensor.shape[3] // 2] = number
 
     return place
 
@@ -82,31 +82,31 @@ def _one_head(name: str, number: float) -> Distribution:
 
 
 def _nan_masked(values: Values) -> None:
-    """NaN in every key and value that no query attends to: nothing of it may show."""
+    """Set every key and value that no query attends to, to NaN: no output may show it."""
     for batch, queries, keys in spans(values.case):
         s_q, s_kv = queries.stop - queries.start, keys.stop - keys.start
         first, last = key_ranges(values.case, s_q, s_kv)
         key = torch.arange(s_kv)[:, None]
         attended = ((first <= key) & (key <= last)).any(1)
-        for each in values.some("k v"):
-            each[batch, keys][~attended.to(each.device)] = math.nan
+        for tensor in values.some("k v"):
+            tensor[batch, keys][~attended.to(tensor.device)] = math.nan
 
 
 def _bias_first(number: float | None, count: int) -> Distribution:
-    """The first `count` keys have a bias of `number`; None: the dtype's lowest finite number."""
+    """Give the first `count` keys a bias of `number`; None: the dtype's lowest finite number."""
 
     def set_first(values: Values) -> None:
         lowest = torch.finfo(values.case.dtype).min if number is None else number
-        for each in values.some("bias"):
-            each[..., : min(count, each.shape[3] - 1)] = lowest
+        for bias in values.some("bias"):
+            bias[..., : min(count, bias.shape[3] - 1)] = lowest
 
     return set_first
 
 
 def _bias_inf_row(values: Values) -> None:
-    """Every third row of the bias is -inf throughout: its queries attend to nothing."""
-    for each in values.some("bias"):
-        each.flatten(0, 2)[1::3] = -math.inf
+    """Set every third row of the bias to -inf throughout: its queries attend to nothing."""
+    for bias in values.some("bias"):
+        bias.flatten(0, 2)[1::3] = -math.inf
 
 
 DISTRIBUTIONS: dict[str, Distribution] = {
@@ -154,18 +154,18 @@ DISTRIBUTIONS: dict[str, Distribution] = {
 
 
 def addends_vary(case: Case) -> bool:
-    """Whether the numbers summed differ, as the probabilistic bound needs."""
+    """Return True if the numbers summed differ, as the probabilistic bound needs."""
     return distributions.addends_vary(case, {"constant"})
 
 
 def _key(case: Case) -> tuple[object, ...]:
-    """What the values depend on: all of the case but its layout."""
+    """Return what the values depend on: all of the case but its layout."""
     options = sorted(case.options)
     return case.op, case.sizes, case.dtype_label, case.distribution, case.seed, *options
 
 
 def chosen(case: Case, choices: Sequence[float]) -> float:
-    """One of an option's numbers, by the case's sizes, options and seed."""
+    """Return one of an option's numbers, chosen by the case's sizes, options and seed."""
     place = sum(size for _, size in case.sizes) + len(case.options) + case.seed
     return choices[place % len(choices)]
 
@@ -209,7 +209,7 @@ def _draw(case: Case, device: torch.device) -> Values:
 
 
 def _options(case: Case, device: torch.device) -> Inputs:
-    """The keyword arguments of the case's options, but for bias and sink."""
+    """Return the keyword arguments of the case's options, but for bias and sink."""
     options, sizes = case.options, dict(case.sizes)
     result: Inputs = {}
     if "causal" in options:
@@ -231,10 +231,10 @@ def _options(case: Case, device: torch.device) -> Inputs:
         words = generator(torch.device("cpu"), *_key(case)).initial_seed()
         result["dropout_seed"] = words % 2**31 if case.size("b") > 1 else words
     if "varlen" in options:
-        each = lengths(case)
+        sequences = lengths(case)
         for name, size, of_one in (
-            ("q", "s_q", [q for q, _ in each]),
-            ("k", "s_kv", [k for _, k in each]),
+            ("q", "s_q", [q for q, _ in sequences]),
+            ("k", "s_kv", [k for _, k in sequences]),
         ):
             ends = torch.tensor([0, *of_one], device=device).cumsum(0, dtype=torch.int32)
             result[f"cu_seqlens_{name}"] = ends

@@ -1,4 +1,4 @@
-"""What of attention is timed and profiled.
+"""The cases of attention that are timed and profiled.
 
 The large ones are those of the figures in docs/gallery/h200_*_peers.jsonl: 16,384 tokens a batch
 and 2,048 columns over all heads. The others are what models and users have besides: few queries,
@@ -48,7 +48,7 @@ def _anchor(op: str, d: int, s: int, options: str) -> Case:
 
 
 def _workloads(op: str) -> Workloads:
-    others = (*_OTHERS, *_FEW_QUERIES) if op == FORWARD else _OTHERS
+    further = (*_OTHERS, *_FEW_QUERIES) if op == FORWARD else _OTHERS
     return Workloads(
         anchors=tuple(
             _anchor(op, d, s, options)
@@ -56,7 +56,7 @@ def _workloads(op: str) -> Workloads:
             for options in ("", "causal")
             for s in _LENGTHS
         ),
-        others=tuple(_case(op, *other) for other in others),
+        further=tuple(_case(op, *other) for other in further),
         on_cpu=tuple(
             attention_case(op, sizes, torch.float32, "full", options=options)
             for sizes, options in _ON_CPU

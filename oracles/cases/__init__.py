@@ -1,4 +1,4 @@
-"""What the cases of all ops share: layouts, distributions, and how a list of cases is made."""
+"""Common parts of all ops' cases: layouts, distributions, and how a list of cases is made."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ TIERS: tuple[Tier, ...] = ("ci", "full")
 
 
 def collect(families: Iterable[Family]) -> tuple[Case, ...]:
-    """All cases of these families, those of `ci` first, each once."""
-    made: dict[str, Case] = {}
+    """Return all cases of these families, those of `ci` first, without duplicates."""
+    cases: dict[str, Case] = {}
     ordered = tuple(families)
     for tier in TIERS:
         for family in ordered:
             for case in family(tier):
-                made.setdefault(case.id(), case)
-    return tuple(made.values())
+                cases.setdefault(case.id(), case)
+    return tuple(cases.values())
 
 
 def with_coverings(
     written: Callable[[], tuple[Case, ...]], op: Callable[[], Op]
 ) -> Callable[[], tuple[Case, ...]]:
-    """The cases that people wrote, and those that are generated: of `ci` first, each once."""
+    """Return a function of all cases, written and generated, those of `ci` first."""
 
     @cache
     def cases() -> tuple[Case, ...]:
-        made: dict[str, Case] = {}
+        by_id: dict[str, Case] = {}
         for tier in TIERS:
-            made |= {case.id(): case for case in written() if case.tier == tier}
+            by_id |= {case.id(): case for case in written() if case.tier == tier}
             path = COVERINGS / tier / f"{op().name}.txt"
             for line in path.read_text().splitlines() if path.exists() else ():
                 case = case_named(op(), line)
                 if case is None:
                     raise ValueError(f"{path}: {line} is no case of {op().name}")
-                made.setdefault(line, replace(case, tier=tier, why=GENERATED))
-        return tuple(made.values())
+                by_id.setdefault(line, replace(case, tier=tier, why=GENERATED))
+        return tuple(by_id.values())
 
     return cases

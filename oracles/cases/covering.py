@@ -1,8 +1,8 @@
 """Cases in which every pair of levels meets, and which pairs a set of cases has met.
 
-A kernel serves some of an op's cases. Of the pairs of levels that such a case can have (a causal
-case with a negative zero, a grouped one with an odd head size) each is to meet at least once: a
-defect that needs two things at once is met then, whichever two they are. Of options every triple
+A kernel serves some of an op's cases. Each pair of levels that such a case can have (a causal
+case with a negative zero, a grouped one with an odd head size) is to meet at least once: a
+defect that needs two things at once is met then, whichever two they are. Every triple of options
 is to meet in `full`.
 
 A pair is possible where a case that has both was found: by putting both into cases that are served,
@@ -82,7 +82,7 @@ class Coverage:
 
     _places: dict[tuple[str, str], int] = field(init=False)
     # The case that each pair was found in.
-    _found: dict[tuple[int, int], Case] = field(default_factory=dict)
+    _cases_of_pairs: dict[tuple[int, int], Case] = field(default_factory=dict)
     # How many cases have each layout, by its name, with sizes above 1; and how many each size.
     _uses: Counter[str | tuple[str, int]] = field(default_factory=Counter)
     # Levels of which every case has nothing to compute.
@@ -91,7 +91,7 @@ class Coverage:
     wanted: NDArray[np.bool_] = field(init=False)
 
     def _pairs_to_meet(self) -> NDArray[np.bool_]:
-        """[levels, levels]: the pairs of two factors whose levels are to meet."""
+        """Return a mask [levels, levels] of the pairs of two factors' levels that are to meet."""
         assert self.op.allowed is not None
         factors = self.op.allowed.factors
         of_factors = np.array(
@@ -102,14 +102,14 @@ class Coverage:
         return of_factors.reshape(len(factors), len(factors))[np.ix_(owner, owner)]
 
     def levels(self, case: Case) -> list[int]:
-        """The places of the case's levels; one that no part makes has none."""
+        """Return the places of the case's levels; a level that no part makes has none."""
         assert self.op.allowed is not None
-        found = zip(self.op.allowed.factors, levels_of(self.op, case), strict=True)
-        places = (self._places.get((factor.name, level)) for factor, level in found)
+        pairs = zip(self.op.allowed.factors, levels_of(self.op, case), strict=True)
+        places = (self._places.get((factor.name, level)) for factor, level in pairs)
         return [place for place in places if place is not None]
 
     def _pairs(self, case: Case) -> NDArray[np.bool_]:
-        """[levels, levels]: the pairs that the case has.
+        """Return a mask [levels, levels] of the pairs that the case has.
 
         Where nothing is computed (there are no rows), those with the level that makes it so alone:
         no other two have met there.
@@ -131,17 +131,18 @@ class Coverage:
         return new
 
     def new_pairs(self, case: Case) -> int:
-        """How many possible pairs the case would be the first to meet."""
+        """Return the number of possible pairs that the case would be the first to meet."""
         return self._new(self._pairs(case))
 
     def _new(self, pairs: NDArray[np.bool_]) -> int:
         return int(np.count_nonzero(pairs & ~self.met & self.possible)) // 2
 
     def served(self, case: Case) -> bool:
-        """Whether the op has such a case, and the kernel serves it."""
+        """Return True if the op has such a case, and the kernel serves it."""
         return objection(self.op, case) is None and self.serves(case)
 
-    def _made(self, parts: Iterable[Part]) -> Case | None:
+    def _served_case(self, parts: Iterable[Part]) -> Case | None:
+        """Return the case of these parts; None where it isn't served."""
         case = assembled(self.op, parts)
         return case if self.served(case) else None
 
@@ -160,10 +161,10 @@ class Coverage:
         return sum(self._uses[layout] for layout in (*layouts, *part.sizes.items()))
 
     def _find_bases(self) -> None:
-        """Served cases: the plainest one, what differs from it in one factor, and the op's own."""
+        """Find served cases: the plainest one, those that differ in a factor, the op's own."""
         assert self.op.allowed is not None
         factors = self.op.allowed.factors
-        plain = [Part(), *(next(iter(each.levels.values()))[0] for each in factors)]
+        plain = [Part(), *(next(iter(factor_.levels.values()))[0] for factor_ in factors)]
         tries = [plain]
         tries += [
             [*plain[:place], level[0], *plain[place + 1 :]]
@@ -171,7 +172,7 @@ class Coverage:
             for level in factor.levels.values()
         ]
         self._tell_ahead(tries)
-        self._bases += [parts for parts in tries if self._made(parts) is not None][:_BASES]
+        self._bases += [parts for parts in tries if self._served_case(parts) is not None][:_BASES]
         kinds: set[frozenset[str]] = set()
         for case in self.op.cases():
             # What is possible doesn't depend on what was made of it.
@@ -188,7 +189,7 @@ class Coverage:
         if not self._bases:
             return
         factors = self.op.allowed.factors
-        self._note(case for base in self._bases if (case := self._made(base)) is not None)
+        self._note(case for base in self._bases if (case := self._served_case(base)) is not None)
         alone = {
             (place, level): self._alone(place, level)
             for place, factor in enumerate(factors)
@@ -212,11 +213,13 @@ class Coverage:
     def _note(self, cases: Iterable[Case]) -> None:
         for case in cases:
             new = self._pairs(case) & self.wanted & ~self.possible
-            self._found |= {(int(one), int(other)): case for one, other in np.argwhere(new)}
+            self._cases_of_pairs |= {
+                (int(one), int(other)): case for one, other in np.argwhere(new)
+            }
             self.possible |= new
 
     def _alone(self, factor: int, level: str) -> bool:
-        """Whether a served case has the level at all."""
+        """Return True if a served case has the level at all."""
         place = self._place(factor, level)
         is_met = False
         for case in self._with(((factor, level),), _REPAIRS):
@@ -237,12 +240,12 @@ class Coverage:
     def _with(self, wanted: Sequence[tuple[int, str]], tries: int) -> Iterator[Case]:
         """Served cases into which these levels were put: first plain ones, then changed ones."""
         for parts, fixed in self._tries(wanted, tries, 3):
-            case = self._made([*parts, *fixed])
+            case = self._served_case([*parts, *fixed])
             if case is not None:
                 yield case
 
     def _tries(self, wanted: Sequence[tuple[int, str]], tries: int, most: int) -> Iterator[Drawn]:
-        """Draw parts with these levels, with at most so many other factors changed.
+        """Yield parts with these levels, with at most so many other factors changed.
 
         Once the first was refused, the draws that come next are made, and made again in their turn.
         """
@@ -251,7 +254,7 @@ class Coverage:
             if number == until and self.ahead is not _nobody_asks:
                 until, count = min(number + count, tries), 2 * count
                 state = self._draw.getstate()
-                drawn = [self._parts(each, wanted, most) for each in range(number, until)]
+                drawn = [self._parts(index, wanted, most) for index in range(number, until)]
                 self._draw.setstate(state)
                 self._tell_ahead([*parts, *fixed] for parts, fixed in drawn)
             yield self._parts(number, wanted, most)
@@ -281,7 +284,7 @@ class Coverage:
         self.possible &= present[:, None] | present[None, :]
 
     def missing(self) -> NDArray[np.bool_]:
-        """[levels, levels]: possible, and not met."""
+        """A mask [levels, levels] of possible pairs that haven't met."""
         result: NDArray[np.bool_] = self.possible & ~self.met
         return result
 
@@ -300,18 +303,24 @@ class Coverage:
             one = int(missing.sum(1).argmax())
             other = self._draw.choice(np.flatnonzero(missing[one]).tolist())
             greedy = self._greedy(one, other, missing)
-            case = greedy if greedy and self.new_pairs(greedy) else self._found.get((one, other))
+            case = (
+                greedy
+                if greedy and self.new_pairs(greedy)
+                else self._cases_of_pairs.get((one, other))
+            )
             if case is not None:
                 return case
             self.possible[one, other] = self.possible[other, one] = False
         return None
 
     def _greedy(self, one: int, other: int, missing: NDArray[np.bool_]) -> Case | None:
-        """A case with these two levels, and of the others those that meet the most."""
+        """Return a case with these two levels, and of other factors the levels that meet most."""
         assert self.op.allowed is not None
         factors = self.op.allowed.factors
-        of_level = [place for place, each in enumerate(factors) for _ in each.levels]
-        wanted = [(of_level[each], self.names[each][1]) for each in (one, other)]
+        of_level = [place for place, factor_ in enumerate(factors) for _ in factor_.levels]
+        wanted = [
+            (of_level[level_place], self.names[level_place][1]) for level_place in (one, other)
+        ]
         start = next(
             (case for case in self._assembled_with(wanted) if self._pairs(case[0])[one, other]),
             None,
@@ -319,51 +328,57 @@ class Coverage:
         if start is None:
             return None
         case, parts, fixed = start
-        taken = [one, other]
-        free = [place for place in range(len(factors)) if place not in {each for each, _ in wanted}]
+        levels_met = [one, other]
+        free = [
+            place
+            for place in range(len(factors))
+            if place not in {factor_place for factor_place, _ in wanted}
+        ]
         self._draw.shuffle(free)
         for place in free:
-            levels = [self._places[factors[place].name, each] for each in factors[place].levels]
+            levels = [self._places[factors[place].name, name] for name in factors[place].levels]
             self._draw.shuffle(levels)
-            gains = missing[np.ix_(taken, levels)].sum(0).tolist()
+            gains = missing[np.ix_(levels_met, levels)].sum(0).tolist()
             gain = dict(zip(levels, gains, strict=True))
-            for level in sorted(levels, key=lambda each: -gain[each])[:_ALTERNATIVES]:
+            for level in sorted(levels, key=lambda level_place: -gain[level_place])[:_ALTERNATIVES]:
                 if not gain[level]:
                     break
                 changed = list(parts)
                 changed[place + 1] = self._any(place, self.names[level][1])
-                tried = self._made([*changed, *fixed])
-                if tried is not None and self._has(tried, taken, level):
+                tried = self._served_case([*changed, *fixed])
+                if tried is not None and self._has(tried, levels_met, level):
                     case, parts = tried, changed
-                    taken.append(level)
+                    levels_met.append(level)
                     break
         return case
 
-    def _has(self, case: Case, taken: Sequence[int], level: int) -> bool:
-        """Whether the case still has what was taken, and the level beside some of it."""
+    def _has(self, case: Case, levels_met: Sequence[int], level: int) -> bool:
+        """Return True if the case keeps the levels met, and meets the new one with some of them."""
         pairs = self._pairs(case)
-        kept = {*taken, level} <= set(self.levels(case)) and bool(pairs[taken[0], taken[1]])
-        return kept and bool(pairs[level, taken].any())
+        kept = {*levels_met, level} <= set(self.levels(case)) and bool(
+            pairs[levels_met[0], levels_met[1]]
+        )
+        return kept and bool(pairs[level, levels_met].any())
 
     def _assembled_with(
         self, wanted: Sequence[tuple[int, str]]
     ) -> Iterator[tuple[Case, list[Part], list[Part]]]:
         """Served cases with these levels put in, and the parts that they are made of."""
         for parts, fixed in self._tries(wanted, 4 * _REPAIRS, 4):
-            case = self._made([*parts, *fixed])
+            case = self._served_case([*parts, *fixed])
             if case is not None:
                 yield case, parts, fixed
 
 
 def is_option(factor: Factor) -> bool:
-    """Whether its first level is that a case hasn't what the others are."""
+    """Return True if the factor's first level is the absence of an option."""
     return next(iter(factor.levels.values())) == (Part(),)
 
 
 def cover_pairs(
     op: Op,
     serves: Callable[[Case], bool],
-    known: Iterable[Case],
+    cases: Iterable[Case],
     tier: Tier,
     why: str,
     *,
@@ -371,7 +386,7 @@ def cover_pairs(
     ahead: Callable[[Sequence[Case]], object] = _nobody_asks,
     in_turn: bool = False,
 ) -> list[Case]:
-    """Return cases until each pair that a served one can have has met, in them or in `known`.
+    """Return cases until each pair that a served one can have has met, in them or in `cases`.
 
     of_options: pairs alone in which an option is present. ahead, in_turn: as in `Coverage`.
     """
@@ -379,16 +394,16 @@ def cover_pairs(
     coverage.search()
     if of_options:
         coverage.keep_pairs_of_options()
-    for case in known:
+    for case in cases:
         if serves(case):
             coverage.add(case)
     return list(coverage.cover(tier, why))
 
 
 def cover_together(
-    op: Op, serves: Callable[[Case], bool], known: Iterable[Case], tier: Tier, why: str
+    op: Op, serves: Callable[[Case], bool], cases: Iterable[Case], tier: Tier, why: str
 ) -> Iterator[Case]:
-    """Cases until the alternatives of each set of `Allowed.together` have met that can be served.
+    """Yield cases until every served combination of each set of `Allowed.together` has met.
 
     They are put into the sizes and dtypes of the op's own cases without options, in turn. A case
     with further options counts for nothing: few kernels serve it.
@@ -396,7 +411,7 @@ def cover_together(
     assert op.allowed is not None
     met = [
         (case.options - op.allowed.implied(dict(case.sizes)), frozenset(case.sizes))
-        for case in known
+        for case in cases
         if op.flops(case) >= _ENOUGH_FLOPS and serves(case)
     ]
     bases = _plain_cases(op, serves, why, _ENOUGH_FLOPS)
@@ -409,11 +424,11 @@ def cover_together(
         if any(options == words and sizes <= of for words, of in met):
             continue
         for place in range(len(bases)):
-            made = assembled(op, [bases[(turn + place) % len(bases)], *parts])
-            if objection(op, made) is None and serves(made):
+            candidate = assembled(op, [bases[(turn + place) % len(bases)], *parts])
+            if objection(op, candidate) is None and serves(candidate):
                 turn += place + 1
-                met.append((options, frozenset(made.sizes)))
-                yield replace(made, tier=tier, why=why)
+                met.append((options, frozenset(candidate.sizes)))
+                yield replace(candidate, tier=tier, why=why)
                 break
 
 
@@ -433,9 +448,9 @@ def _plain_cases(
 
 
 def cover_triples(
-    op: Op, serves: Callable[[Case], bool], known: Iterable[Case], tier: Tier, why: str
+    op: Op, serves: Callable[[Case], bool], cases: Iterable[Case], tier: Tier, why: str
 ) -> Iterator[Case]:
-    """Cases until every three levels of three options have met that some served case can have.
+    """Yield cases until every three levels of options that a served case can have have met.
 
     An option's plain level is that it is absent: a mask that is wrong where there is a bias and no
     window needs that too. Triples are put into the sizes and dtypes of the op's own served cases.
@@ -448,20 +463,20 @@ def cover_triples(
         return set(combinations(levels, 3))
 
     met: set[tuple[tuple[str, str], ...]] = set()
-    for case in known:
+    for case in cases:
         if serves(case):
             met |= triples(case)
     bases = _plain_cases(op, serves, why)
     for three in combinations(factors, 3):
-        for names in product(*(each.levels for each in three)):
-            wanted = tuple((each.name, name) for each, name in zip(three, names, strict=True))
+        for names in product(*(factor.levels for factor in three)):
+            wanted = tuple((factor.name, name) for factor, name in zip(three, names, strict=True))
             if wanted in met:
                 continue
-            of_levels = (each.levels[name] for each, name in zip(three, names, strict=True))
+            of_levels = (factor.levels[name] for factor, name in zip(three, names, strict=True))
             for base, *parts in product(bases[:_BASES], *of_levels):
-                made = assembled(op, [base, *parts])
-                found = triples(made)
-                if wanted in found and objection(op, made) is None and serves(made):
-                    met |= found
-                    yield replace(made, tier=tier, why=why)
+                candidate = assembled(op, [base, *parts])
+                met_now = triples(candidate)
+                if wanted in met_now and objection(op, candidate) is None and serves(candidate):
+                    met |= met_now
+                    yield replace(candidate, tier=tier, why=why)
                     break

@@ -35,7 +35,7 @@ class Values:
     draw: torch.Generator
 
     def some(self, names: str) -> Iterator[Tensor]:
-        """Those of `names`, separated by spaces, that the case has."""
+        """Yield the tensors of the case among `names`, which spaces separate."""
         return (self.tensors[name] for name in names.split() if name in self.tensors)
 
 
@@ -51,88 +51,88 @@ def generator(device: torch.device, *key: object) -> torch.Generator:
 
 
 def normal(_: Values) -> None:
-    """As drawn."""
+    """Leave the values as they were drawn."""
 
 
 def changed(names: str, change: Callable[[Tensor], object]) -> Distribution:
-    """Each tensor changed in place by `change`, which knows nothing of the case."""
+    """Return a distribution that changes tensors in place by `change`, which sees no case."""
 
     def distribution(values: Values) -> None:
-        for each in values.some(names):
-            change(each)
+        for tensor in values.some(names):
+            change(tensor)
 
     return distribution
 
 
 def scaled(names: str, factor: float) -> Distribution:
-    """`factor` times as large."""
-    return changed(names, lambda each: each.mul_(factor))
+    """Return a distribution whose values are `factor` times as large."""
+    return changed(names, lambda tensor: tensor.mul_(factor))
 
 
 def shifted(names: str, offset: float) -> Distribution:
-    """With a mean of `offset`."""
-    return changed(names, lambda each: each.add_(offset))
+    """Return a distribution with a mean of `offset`."""
+    return changed(names, lambda tensor: tensor.add_(offset))
 
 
 def coarse(names: str) -> Distribution:
-    """Multiples of 1/8 of 4 at most: adding such a number to them is exact in every type."""
-    return changed(names, lambda each: each.mul_(8).round_().clamp_(-32, 32).div_(8))
+    """Return multiples of 1/8 up to 4: adding such a number to them is exact in every type."""
+    return changed(names, lambda tensor: tensor.mul_(8).round_().clamp_(-32, 32).div_(8))
 
 
 def negative_zero(names: str) -> Distribution:
-    """Every other column is -0."""
-    return changed(names, lambda each: each[..., ::2].fill_(-0.0))
+    """Return a distribution with -0 in every other column."""
+    return changed(names, lambda tensor: tensor[..., ::2].fill_(-0.0))
 
 
 def uniform(names: str) -> Distribution:
-    """[0, 1): nothing cancels."""
+    """Return a distribution over [0, 1): nothing cancels."""
 
     def distribution(values: Values) -> None:
-        for each in values.some(names):
-            each.uniform_(generator=values.draw)
+        for tensor in values.some(names):
+            tensor.uniform_(generator=values.draw)
 
     return distribution
 
 
 def outliers(names: str) -> Distribution:
-    """N(0, 1) + N(0, 100) Bernoulli(0.001), as FlashAttention-3's tests have it."""
+    """Return N(0, 1) + N(0, 100) Bernoulli(0.001), as in FlashAttention-3's tests."""
 
     def distribution(values: Values) -> None:
-        for each in values.some(names):
-            rare = torch.rand(each.shape, generator=values.draw, device=each.device) < 0.001
-            each += rare * torch.empty_like(each).normal_(0, 10, generator=values.draw)
+        for tensor in values.some(names):
+            rare = torch.rand(tensor.shape, generator=values.draw, device=tensor.device) < 0.001
+            tensor += rare * torch.empty_like(tensor).normal_(0, 10, generator=values.draw)
 
     return distribution
 
 
 def subnormal(names: str) -> Distribution:
-    """Among the dtype's subnormals: 1 to 15 of its smallest number, and 0."""
+    """Return a distribution of subnormals: 0 to 15 times the dtype's smallest number."""
 
     def distribution(values: Values) -> None:
         info = torch.finfo(values.case.dtype)
-        for each in values.some(names):
-            each.mul_(4).round_().clamp_(-15, 15).mul_(info.smallest_normal * info.eps)
+        for tensor in values.some(names):
+            tensor.mul_(4).round_().clamp_(-15, 15).mul_(info.smallest_normal * info.eps)
 
     return distribution
 
 
 def scaled_rows(names: str, axis: int) -> Distribution:
-    """Rows 1, 1e-1, 1e-2, 1e-3 times as large: an error in a small row is small in any norm."""
+    """Scale rows by 1, 1e-1, 1e-2, 1e-3 in turn: an error in a small row is small in any norm."""
 
-    def scale(each: Tensor) -> None:
-        steps = torch.arange(each.shape[axis], device=each.device) % 4
-        each *= 10.0 ** -steps.view(-1, *[1] * (each.ndim - axis - 1)).float()
+    def scale(tensor: Tensor) -> None:
+        steps = torch.arange(tensor.shape[axis], device=tensor.device) % 4
+        tensor *= 10.0 ** -steps.view(-1, *[1] * (tensor.ndim - axis - 1)).float()
 
     return changed(names, scale)
 
 
 def one(name: str, row: int, number: float) -> Distribution:
-    """One element, in row `row` (counted round) and the middle of each other axis, is `number`."""
+    """Set one element, in row `row` (counted round) and the middle of other axes, to `number`."""
 
     def place(target: Tensor) -> None:
         if target.numel():
-            rows, *others = target.shape
-            target[row % rows, *(other // 2 for other in others)] = number
+            rows, *sizes = target.shape
+            target[row % rows, *(other // 2 for other in sizes)] = number
 
     return changed(name, place)
 
@@ -198,15 +198,21 @@ def ties(names: str) -> Distribution:
 
 
 def deciding_columns(columns: int, seed: int) -> list[int]:
-    """Return the places where kernels cut a row: its ends, and both sides of tiles' edges.
+    """Return the columns where kernels cut a row: its ends, and both sides of tiles' edges.
 
-    seed: turns the order, so that few rows meet all of them in several cases.
+    Args:
+        columns: the row's length.
+        seed: rotates the order, so that a few rows meet all columns in several cases.
+
+    Example:
+        >>> deciding_columns(3, 0)
+        [0, 2, 1]
     """
     cuts = [place for cut in _CUTS for place in (cut, cut - 1)]
     places = [0, columns - 1, columns // 2, columns - 2, 1, *cuts]
-    found = list(dict.fromkeys(place for place in places if 0 <= place < columns))
-    turn = seed % max(len(found), 1)
-    return found[turn:] + found[:turn]
+    places_inside = list(dict.fromkeys(place for place in places if 0 <= place < columns))
+    turn = seed % max(len(places_inside), 1)
+    return places_inside[turn:] + places_inside[:turn]
 
 
 def needles(names: str) -> Distribution:
@@ -222,10 +228,10 @@ def needles(names: str) -> Distribution:
                 continue
             rows = tensor.view(-1, tensor.shape[-1])
             columns = deciding_columns(tensor.shape[-1], turn + number)
-            each = torch.arange(len(rows), device=tensor.device)
-            at = torch.tensor(columns, device=tensor.device)[each % len(columns)]
-            signs = 1.0 - 2.0 * (each % 3 == 2)  # most are maxima
-            rows[each, at] = signs * (_NEEDLE + rows[each, at].abs())
+            rows_ = torch.arange(len(rows), device=tensor.device)
+            at = torch.tensor(columns, device=tensor.device)[rows_ % len(columns)]
+            signs = 1.0 - 2.0 * (rows_ % 3 == 2)  # most are maxima
+            rows[rows_, at] = signs * (_NEEDLE + rows[rows_, at].abs())
 
     return distribution
 
@@ -260,26 +266,26 @@ def minus_inf_rows(names: Sequence[str]) -> Distribution:
 
 
 def constant_rows(names: str) -> Distribution:
-    """Every row is one number, from 1 to 2: all that is summed is equal."""
+    """Make every row one number, from 1 to 2: all numbers of a sum are equal."""
 
-    def flatten(each: Tensor) -> None:
-        if each.numel():
-            each.copy_((each[..., :1].abs() % 1 + 1).clone().expand_as(each))
+    def flatten(tensor: Tensor) -> None:
+        if tensor.numel():
+            tensor.copy_((tensor[..., :1].abs() % 1 + 1).clone().expand_as(tensor))
 
     return changed(names, flatten)
 
 
 def addends_vary(case: Case, equal: Collection[str]) -> bool:
-    """Whether the numbers summed differ, as the probabilistic bound needs.
+    """Return True if the numbers summed differ, as the probabilistic bound needs.
 
     equal: the distributions in which equal numbers are summed, whose roundings repeat.
     """
-    expanded = any(each.expanded for _, each in case.layout.tensors)
+    expanded = any(tensor_layout.expanded for _, tensor_layout in case.layout.tensors)
     return case.distribution not in equal and not expanded
 
 
 def objection(case: Case, own: Collection[str]) -> str | None:
-    """Why a user's case can't have its distribution; own: those for the op's own cases alone."""
+    """Return why a user's case can't have its distribution. own: those of the op's own cases."""
     drawn = case.distribution
     if drawn in own:
         return f"distribution {drawn} is for the op's own cases, whose sizes suit it; name another"

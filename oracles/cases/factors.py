@@ -1,4 +1,4 @@
-"""What cases differ in, as factors with levels: the parts of this that all ops share.
+"""The factors in which cases differ, and their levels: the parts that all ops share.
 
 A case is put together from one part of each factor's level, and a case's levels are read off the
 case itself. So a part may bring what its level needs (a bias that is large brings the bias), and
@@ -28,23 +28,28 @@ FAR = "far strides"
 
 
 def option(word: str, *needs: str) -> Factor:
-    """An option that a case has or hasn't; needs: options that it has no meaning without."""
-    parts = tuple(Part(options=frozenset({word, *each.split()})) for each in needs or ("",))
+    """Return the factor of an option; needs: options without which it has no meaning."""
+    parts = tuple(Part(options=frozenset({word, *words.split()})) for words in needs or ("",))
     return choice(word, {f"no {word}": (Part(),), word: parts}, {word: word})
 
 
 def choice(name: str, levels: Mapping[str, tuple[Part, ...]], told_by: Mapping[str, str]) -> Factor:
-    """Options of which a case has one or none; told_by: option -> level, the first that it has."""
+    """Return the factor of options of which a case has one or none.
+
+    told_by: option -> level; the first option that the case has decides.
+    """
     plain = next(iter(levels))
 
     def level(case: Case) -> str:
-        return next((each for word, each in told_by.items() if word in case.options), plain)
+        return next(
+            (level_name for word, level_name in told_by.items() if word in case.options), plain
+        )
 
     return Factor(name, levels, level)
 
 
 def dtypes(pairs: Iterable[tuple[torch.dtype, torch.dtype]]) -> Factor:
-    """Of activations and weights."""
+    """Return the factor of the dtypes of activations and weights."""
 
     def label(kind: torch.dtype, weight: torch.dtype) -> str:
         name = dtype_name(kind)
@@ -100,8 +105,8 @@ def activations() -> Factor:
     """Return the activations' dtypes, which distributions meet where weights have their own."""
     levels: dict[str, tuple[Part, ...]] = {}
     for kind in DTYPES:
-        made = Part(dtypes=(kind, kind))
-        levels[dtype_name(kind)] = (made,) if levels else (Part(), made)  # as the dtypes say
+        part = Part(dtypes=(kind, kind))
+        levels[dtype_name(kind)] = (part,) if levels else (Part(), part)  # as the dtypes say
     return Factor(
         "activations", levels, lambda case: dtype_name(case.dtype), frozenset({"distribution"})
     )
@@ -130,28 +135,28 @@ def number_word(name: str, value: float) -> str:
     return f"{name}={value:g}".replace("-", "m").replace("+", "")
 
 
-def layouts(known: Mapping[str, Layout], adjacent: str, needs: Mapping[str, Part]) -> Factor:
-    """Kinds of layouts; adjacent: the letters of the axes that are the fastest ones as a rule.
+def layouts(named: Mapping[str, Layout], adjacent: str, needs: Mapping[str, Part]) -> Factor:
+    """Return kinds of layouts; adjacent: the letters of the axes that are the fastest as a rule.
 
     needs: argument -> what a case has to have so that it has the argument. Far strides are a level
     that nothing makes: they take sizes of their own, and so cases of their own.
     """
     kinds: dict[str, list[Part]] = {"contiguous": [Part(layout=CONTIGUOUS)]}
-    for each in known.values():
-        kind = layout_kind(each, adjacent)
+    for layout in named.values():
+        kind = layout_kind(layout, adjacent)
         if kind == FAR:
             continue
-        places = [name for name, _ in each.tensors]
-        given = needs.get(places[0], Part()) if len(places) == 1 else Part()
-        part = Part(sizes=given.sizes, options=given.options, layout=each)
+        places = [name for name, _ in layout.tensors]
+        needed = needs.get(places[0], Part()) if len(places) == 1 else Part()
+        part = Part(sizes=needed.sizes, options=needed.options, layout=layout)
         kinds.setdefault(kind, []).append(part)
     levels = {kind: tuple(parts) for kind, parts in kinds.items()}
     return Factor("layout", levels, lambda case: layout_kind(case.layout, adjacent))
 
 
 def layout_kind(layout: Layout, adjacent: str) -> str:
-    """`offset`, `one tensor's row padding`, `mixed` and so on."""
-    kinds = {_kind(each, adjacent) for _, each in layout.tensors} - {""}
+    """Return a layout's kind: `offset`, `one tensor's row padding`, `mixed` and so on."""
+    kinds = {_kind(tensor_layout, adjacent) for _, tensor_layout in layout.tensors} - {""}
     if FAR in kinds:
         return FAR
     if layout.batches is not None:
@@ -163,6 +168,7 @@ def layout_kind(layout: Layout, adjacent: str) -> str:
 
 
 def _kind(layout: TensorLayout, adjacent: str) -> str:
+    """Return the kind of one tensor's layout."""
     moved = bool(layout.order) and layout.order[-1] not in adjacent
     traits = {
         FAR: layout.row_stride is not None,
@@ -174,10 +180,10 @@ def _kind(layout: TensorLayout, adjacent: str) -> str:
         "expansion": bool(layout.expanded),
         "interleaving": layout.interleaved > 1,
     }
-    found = [name for name, holds in traits.items() if holds]
-    if FAR in found:
+    present = [name for name, holds in traits.items() if holds]
+    if FAR in present:
         return FAR
-    return "mixture" if len(found) > 1 else "".join(found)
+    return "mixture" if len(present) > 1 else "".join(present)
 
 
 def levels_of(op: Op, case: Case) -> tuple[str, ...]:
@@ -189,7 +195,7 @@ def levels_of(op: Op, case: Case) -> tuple[str, ...]:
 def assembled(
     op: Op, parts: Iterable[Part], *, seed: int = 0, tier: Tier = "ci", why: str = ""
 ) -> Case:
-    """The case that has all of the parts; of what two of them give the later one counts."""
+    """Return the case that has all of the parts; where two parts differ the later one counts."""
     assert op.allowed is not None
     sizes: dict[str, int] = {}
     options: set[str] = set()
@@ -200,8 +206,8 @@ def assembled(
         kinds = part.dtypes or kinds
         layout = part.layout or layout
         distribution = part.distribution or distribution
-    known = (*op.allowed.sizes, *op.allowed.option_sizes)
-    wanted = {name: sizes[name] for name in known if name in sizes}
+    size_names = (*op.allowed.sizes, *op.allowed.option_sizes)
+    wanted = {name: sizes[name] for name in size_names if name in sizes}
     return Case(
         op=op.name,
         sizes=tuple(wanted.items()),

@@ -106,9 +106,9 @@ def place_vector(values: Tensor, dtype: torch.dtype, layout: TensorLayout) -> Te
 
 
 def place_tensor(values: Tensor, dtype: torch.dtype, layout: TensorLayout, axes: str) -> Tensor:
-    """`values` rounded to `dtype` and laid out so; `axes` has a letter for each of its axes.
+    """Return `values` rounded to `dtype` and laid out so; `axes` has a letter for each axis.
 
-    Of an expanded axis the first entry alone is kept, and seen throughout.
+    An expanded axis keeps its first entry alone, which is read throughout.
     """
     shape = tuple(values.shape)
     strides = strides_of(layout, axes, shape)

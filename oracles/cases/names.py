@@ -15,51 +15,52 @@ from kernel_workbench.oracles.op import CONTIGUOUS, Case, Layout, Op, TensorLayo
 
 _SIZE = re.compile(r"(.*?)(\d{1,10})")
 _SEED = re.compile(r"seed(-?\d{1,10})")
-_DTYPES = {dtype_name(each): each for each in (torch.float32, torch.float16, torch.bfloat16)}
+_DTYPES = {dtype_name(dtype): dtype for dtype in (torch.float32, torch.float16, torch.bfloat16)}
 _PLAIN = TensorLayout()
 
 
 def layout_named(op: Op, name: str) -> Layout | None:
-    """The layout of this name, or of several joined; None where there is no such layout."""
+    """Return the layout of this name, or of several joined by "+"; None where there is none."""
     if name == CONTIGUOUS.name:
         return CONTIGUOUS
     if op.allowed is None:
         return None
-    parts = [op.allowed.layouts.get(each) for each in name.split("+")]
-    known = [part for part in parts if part is not None]
-    return joined(known) if len(known) == len(parts) else None
+    parts = [op.allowed.layouts.get(part_name) for part_name in name.split("+")]
+    present = [part for part in parts if part is not None]
+    return joined(present) if len(present) == len(parts) else None
 
 
 def joined(layouts: list[Layout]) -> Layout | None:
-    """What all of these say together; None where two of them place a tensor differently."""
+    """Return the layout that joins these; None where two of them place a tensor differently."""
     if len(layouts) == 1:
         return layouts[0]
     placed: dict[str, TensorLayout] = {}
     for layout in layouts:
-        for name, each in layout.tensors:
-            both = _both(placed.get(name, _PLAIN), each)
+        for name, tensor_layout in layout.tensors:
+            both = _both(placed.get(name, _PLAIN), tensor_layout)
             if both is None:
                 return None
             placed[name] = both
-    batches = {each.batches for each in layouts}
+    batches = {layout.batches for layout in layouts}
     if len(batches) > 1:
         return None
-    name = "+".join(dict.fromkeys(each.name for each in layouts))
+    name = "+".join(dict.fromkeys(layout.name for layout in layouts))
     return Layout(name, tuple(placed.items()), batches.pop())
 
 
 def _both(one: TensorLayout, other: TensorLayout) -> TensorLayout | None:
-    told: dict[str, object] = {}
+    """Return the layout with the settings of both; None where they differ."""
+    settings: dict[str, object] = {}
     for field in fields(TensorLayout):
         plain, mine, theirs = (getattr(of, field.name) for of in (_PLAIN, one, other))
         if plain not in (mine, theirs) and mine != theirs:
             return None
-        told[field.name] = theirs if mine == plain else mine
-    return TensorLayout(**told)  # type: ignore[arg-type]
+        settings[field.name] = theirs if mine == plain else mine
+    return TensorLayout(**settings)  # type: ignore[arg-type]
 
 
 def case_named(op: Op, name: str) -> Case | None:
-    """The case of this id, of any that the op allows; None where it is no such id."""
+    """Return the case of this id, of any that the op allows; None where it is no such id."""
     allowed = op.allowed
     words = name.split("-")
     if allowed is None or words.pop(0) != op.name:
@@ -88,7 +89,9 @@ def case_named(op: Op, name: str) -> Case | None:
     case = Case(
         op=op.name,
         sizes=tuple(
-            (each, sizes[each]) for each in (*allowed.sizes, *allowed.option_sizes) if each in sizes
+            (size_name, sizes[size_name])
+            for size_name in (*allowed.sizes, *allowed.option_sizes)
+            if size_name in sizes
         ),
         dtype=dtype,
         weight_dtype=weight_dtype,
@@ -101,19 +104,19 @@ def case_named(op: Op, name: str) -> Case | None:
 
 
 def objection(op: Op, case: Case) -> str | None:
-    """Why the op has no such case, in one sentence; None where it has."""
+    """Return why the op has no such case, in one sentence; None where it has."""
     assert op.allowed is not None
     return op.allowed.objection(case) or misplaced(op, case)
 
 
 def misplaced(op: Op, case: Case) -> str | None:
-    """Why the layout can't be this case's: it places a tensor that the case hasn't."""
+    """Return why the layout can't be this case's: it places a tensor that the case hasn't."""
     if not case.layout.tensors:
         return None
     present = op.geometry(case)
     for part in case.layout.name.split("+"):
-        known = op.allowed.layouts.get(part) if op.allowed is not None else None
-        placed = [name for name, _ in (known or case.layout).tensors]
+        layout = op.allowed.layouts.get(part) if op.allowed is not None else None
+        placed = [name for name, _ in (layout or case.layout).tensors]
         alone = [name for name in placed if part.startswith(f"{name}_")]
         lacking = [name for name in alone or placed if name not in present]
         if placed and lacking and (alone or len(lacking) == len(placed)):

@@ -1,4 +1,4 @@
-"""What a size of an op is tried at: small levels that an interpreter runs, and large ones.
+"""The values of a size that cases try: small levels that an interpreter runs, and large ones.
 
 A size is a row's length, or how many rows there are, or another count that cases differ in. Its
 levels are a factor (factors.py): cases meet each of them, with each level of every other factor.

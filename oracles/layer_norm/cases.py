@@ -76,8 +76,8 @@ FAR = (
 
 # Each option alone, and the combinations that meet in one branch of a kernel.
 OPTION_SETS: tuple[frozenset[str], ...] = tuple(
-    frozenset(each.split())
-    for each in (
+    frozenset(dtypes.split())
+    for dtypes in (
         "no_weight",
         "no_bias",
         "zero_centred",
@@ -347,11 +347,11 @@ _OF_A_WEIGHT = ("no_bias", "zero_centred", "accumulate")
 
 
 def _objection(case: Case) -> str | None:
-    """Why there can be no such case; None where there can."""
+    """Return why there can be no such case; None where there can."""
     if case.size("n") < 1:
         return "n must be 1 or more: a row has elements"
     if "no_weight" in case.options:
-        idle = [each for each in _OF_A_WEIGHT if each in case.options]
+        idle = [word for word in _OF_A_WEIGHT if word in case.options]
         if idle:
             return f"no_weight leaves {' and '.join(idle)} nothing to act on; leave one side out"
     wrong = objection(case, _OWN)
@@ -365,7 +365,7 @@ def _objection(case: Case) -> str | None:
 
 _LAYOUTS = {offset.name: offset for offset in (*OFFSETS, *STRIDES, *FURTHER_STRIDES, *RANK_3, *FAR)}
 # Pairs of the others with each level would be too many.
-_OF_LEVELS = {name: each for name, each in _LAYOUTS.items() if each not in FURTHER_STRIDES}
+_OF_LEVELS = {name: layout for name, layout in _LAYOUTS.items() if layout not in FURTHER_STRIDES}
 _KINDS = {
     kind: [name for name in names if name not in _OWN] for kind, names in KINDS_OF_VALUES.items()
 }

@@ -1,4 +1,4 @@
-"""What layer norm's cases differ in. Sizes are small, so that an interpreter runs what is drawn."""
+"""The factors of layer norm's cases. Sizes are small, so that an interpreter runs what is drawn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPTION = "residual", "accumulate", "device_independent", "rms_norm", "zero_cent
 
 def factors_of(
     pairs: Iterable[tuple[torch.dtype, torch.dtype]],
-    known: Mapping[str, Layout],
+    named_layouts: Mapping[str, Layout],
     kinds: Mapping[str, Iterable[str]],
 ) -> tuple[Factor, ...]:
     """Return its factors, of these dtypes, layouts, and distributions by their kind."""
@@ -38,7 +38,7 @@ def factors_of(
     return (
         factors.dtypes(pairs),
         factors.activations(),
-        factors.layouts(known, "n", {"dresidual": residual}),
+        factors.layouts(named_layouts, "n", {"dresidual": residual}),
         *factors.distributions(kinds, needs, ("activations", "parameters", *_OPTION)),
         ROWS.factor("m"),
         COLUMNS.factor("n"),

@@ -9,7 +9,7 @@ and c + d x^ is added to g, so that c1 = c and c2 = d: in any case
     dx = r (g - c1 - x^ c2) = +-r a       dweight = sum dy x^       dbias = sum dy
 
 are sums of few bits, exact in fp32 in any order, and so is dy = g / weight with a weight of +-1/2,
-+-1 or +-2. What is left is the last cast of a sum that the type doesn't hold; and, where n is no
++-1 or +-2. An error is left in the last cast of a sum that the type doesn't hold; and, if n is no
 power of two, the rounding of r / n in (r / n)(n g - s1 - x^ s2), 4 u_a |r a| with its products, of
 which nothing is left in the halves unless a residual takes dx to 0. A column or row that is
 dropped, doubled, swapped or counted too many shows in c1 and c2, and so in a whole row of dx, or in
@@ -87,11 +87,11 @@ def probe_bound(
     casts, addends: of partial sums that a kernel casts, and what they are sums of. Addends are
     multiples of 1/2, and so are their sums, which are exact up to 1 / (2 u_p).
     """
-    made = {}
+    limits = {}
     for name, value in truth.items():
         if value is not None:
             dtype = case.dtype if name == "dx" else case.weight_dtype
-            made[name] = (value.to(dtype).double() - value).abs()
+            limits[name] = (value.to(dtype).double() - value).abs()
     dx = truth["dx"]
     if dx is not None and not _is_power_of_two(case.size("n")):
         residual = optional(inputs, "dresidual")
@@ -100,12 +100,12 @@ def probe_bound(
         loose = 4 * u * size * (1 + u_o) + u_o * dx.abs()
         # A half holds no number so near another one, but for those near 0.
         is_half = case.dtype != torch.float32
-        made["dx"] = torch.where(dx == 0, loose, made["dx"]) if is_half else loose
+        limits["dx"] = torch.where(dx == 0, loose, limits["dx"]) if is_half else loose
     for name, measured in addends.items():
         assert casts is not None
         size, largest, value = measured.size, measured.largest, required(truth, name)
         u_o, eta_o = UNIT_ROUNDOFF[case.weight_dtype], HALF_SUBNORMAL_SPACING[case.weight_dtype]
         loose = casts.error(size, largest) * (1 + u_o) + u_o * value.abs() + eta_o
         exact = casts.largest_partial(size, largest) <= 0.5 / UNIT_ROUNDOFF[casts.dtype]
-        made[name] = torch.where(exact, made[name], loose)
-    return {name: Bound(limit, None) for name, limit in made.items()}
+        limits[name] = torch.where(exact, limits[name], loose)
+    return {name: Bound(limit, None) for name, limit in limits.items()}

@@ -217,7 +217,7 @@ def _cut(arguments: Inputs, part: slice, *, rows: bool) -> dict[str, Any]:
 
 
 def _parts(case: Case, inputs: Inputs, run: Run[Item]) -> Parts[Item]:
-    """Yield each output's name, the rows of dx or the columns of a sum, and what `run` makes."""
+    """Yield each output's name, its slice (rows of dx, columns of a sum), and `run`'s result."""
     arguments, (m, n) = _arguments(case, inputs), (case.size("m"), case.size("n"))
     dx, *sums = forms(case)
     functions: list[tuple[Reference, int, tuple[str, ...]]]
@@ -229,8 +229,8 @@ def _parts(case: Case, inputs: Inputs, run: Run[Item]) -> Parts[Item]:
         for start in range(0, max(length, 1) if names else 0, step):
             part = slice(start, start + step)
             cut = _cut(arguments, part, rows=function is not gradients_of_parameters)
-            for name, item in zip(names, run(function, cut, names), strict=True):
-                yield name, part, item
+            for name, result in zip(names, run(function, cut, names), strict=True):
+                yield name, part, result
 
 
 def _joined(case: Case, parts: Parts[Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""What must become of layer norm's gradients when its inputs are changed in a known way.
+"""Relations of layer norm's gradients for inputs that are changed in a known way.
 
     rows, columns in another order     outputs in that order; dweight and dbias don't mind the rows'
     x + c and mean + c                 x^ and with it all gradients stay
@@ -61,7 +61,7 @@ def _all(case: Case) -> Iterator[Relation | Balance]:
     columns = torch.randperm(case.size("n"), generator=draw)
     yield _reordering("columns in another order", case, _COLUMNS, columns)
     if "rms_norm" not in options:
-        shift = partial(_changed, change=lambda each: each + _SHIFT, names=("x", "mean"))
+        shift = partial(_changed, change=lambda tensor: tensor + _SHIFT, names=("x", "mean"))
         yield Relation("x + c leaves all gradients", case, shift, dict)
     is_fp16 = torch.float16 in (case.dtype, case.weight_dtype)
     gradients = {"dy", "dresidual", "dweight", "dbias"}
@@ -81,17 +81,19 @@ def _changed(
     inputs: Inputs, *, change: Callable[[Tensor], Tensor], names: tuple[str, ...]
 ) -> Inputs:
     tensors = ((name, optional(inputs, name)) for name in names)
-    return copied(inputs, {name: change(each) for name, each in tensors if each is not None})
+    return copied(inputs, {name: change(tensor) for name, tensor in tensors if tensor is not None})
 
 
 def _reordering(name: str, case: Case, names: tuple[str, ...], order: Tensor) -> Relation:
     axis = 0 if names is _ROWS else -1
 
-    def arranged(each: Tensor) -> Tensor:
-        return each.index_select(axis, order.to(each.device))
+    def arranged(tensor: Tensor) -> Tensor:
+        return tensor.index_select(axis, order.to(tensor.device))
 
     def carry(outputs: Tensors) -> dict[str, Tensor]:
-        return {key: arranged(each) if key in names else each for key, each in outputs.items()}
+        return {
+            key: arranged(tensor) if key in names else tensor for key, tensor in outputs.items()
+        }
 
     return Relation(name, case, partial(_changed, change=arranged, names=names), carry)
 
@@ -135,7 +137,7 @@ def _rows_alone(case: Case, name: str, rows: slice) -> Relation:
     part = replace(case, sizes=(("m", rows.stop - rows.start), ("n", case.size("n"))))
 
     def carry(outputs: Tensors) -> dict[str, Tensor]:
-        return {name: each[rows] for name, each in outputs.items() if name == "dx"}
+        return {name: tensor[rows] for name, tensor in outputs.items() if name == "dx"}
 
-    change = partial(_changed, change=lambda each: each[rows], names=_ROWS)
+    change = partial(_changed, change=lambda tensor: tensor[rows], names=_ROWS)
     return Relation(name, part, change, carry, exact=True, of="batch-invariant")

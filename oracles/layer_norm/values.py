@@ -125,7 +125,7 @@ KINDS_OF_VALUES: dict[str, tuple[str, ...]] = {
 
 
 def addends_vary(case: Case) -> bool:
-    """Whether the numbers summed differ, as the probabilistic bound needs."""
+    """Return True if the numbers summed differ, as the probabilistic bound needs."""
     return distributions.addends_vary(case, _EQUAL_ADDENDS)
 
 

@@ -1,4 +1,4 @@
-"""What of layer norm is timed and profiled.
+"""The cases of layer norm that are timed and profiled.
 
 The large ones are those of the figures in docs/gallery/h200_*_peers.jsonl, from a million short
 rows to rows of 65,536. The others are what models and users have besides: few rows, odd sizes, rows
@@ -39,7 +39,7 @@ def _case(
 
 WORKLOADS = Workloads(
     anchors=tuple(_case(*sizes, dtype=dtype) for dtype in (_HALF, _SINGLE) for sizes in _ANCHORS),
-    others=(
+    further=(
         _case(1, 4096, "one token: launches are all of it"),
         _case(32, 1024, "a small batch of decoding"),
         _case(2048, 768, "a small model, all of it in the L2 cache"),

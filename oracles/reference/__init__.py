@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, update_wrapper
 from itertools import combinations, islice, product
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -152,12 +152,12 @@ class Reference:
 
     @property
     def may_leave_unread(self) -> bool:
-        """Whether an index may leave slots of an argument unread."""
+        """Return True if an index may leave slots of an argument unread."""
         arrays = [array for array in self.signature.arrays if not array.is_real]
         whole = [array for array in arrays if array.kind != torch.bool]
         if self.gradients or not whole:
             return False
-        named = {self.named[each.name] for each in whole if each.name in self.named}
+        named = {self.named[array.name] for array in whole if array.name in self.named}
         return bool(gathered(self.signature.arrays, frozenset(named)))
 
     def stated(self, what: str) -> AbstractContextManager[None]:
@@ -174,12 +174,12 @@ class Reference:
 
     def geometry(self, case: Case) -> dict[str, Geometry]:
         """Return where each tensor lies."""
-        sizes, made = dict(case.sizes), {}
+        sizes, geometry = dict(case.sizes), {}
         for array in self.signature.arrays:
             layout, shape = case.layout.of(array.name), array.shape(sizes)
             strides = strides_of(layout, array.letters, shape)
-            made[array.name] = Geometry(shape, strides, layout.offset, array.dtype(case))
-        return made
+            geometry[array.name] = Geometry(shape, strides, layout.offset, array.dtype(case))
+        return geometry
 
     def inputs(self, case: Case, device: torch.device) -> Inputs:
         """Arguments of a kernel: N(0, 1), weights about 1, changed by the distribution, placed."""
@@ -195,39 +195,39 @@ class Reference:
             name: values().to(device)
             for name, values in self.stored.get((case.sizes, case.seed), {}).items()
         }
-        for each in real:
-            values = torch.empty(each.shape(sizes), device=device).normal_(generator=draw)
-            drawn[each.name] = 1 + values / 2 if each.kind == "weight" else values
-            if each.name in stored:
-                drawn[each.name] = stored[each.name].float()
+        for array in real:
+            values = torch.empty(array.shape(sizes), device=device).normal_(generator=draw)
+            drawn[array.name] = 1 + values / 2 if array.kind == "weight" else values
+            if array.name in stored:
+                drawn[array.name] = stored[array.name].float()
         for name in self.own:
             own = self.own[name](sizes, case.seed, draw)
             if own is not None:
                 is_real = own.is_floating_point()
                 (drawn if is_real else stored)[name] = own.float() if is_real else own
-        known = distributions_of(self.signature, self.gradients)
-        known.get(case.distribution, normal)(Values(case, drawn, draw))
-        for each in self.signature.arrays:
-            if each.kind == torch.float8_e4m3fn:  # which has no infinity to overflow to
-                most = torch.finfo(each.kind).max
-                drawn[each.name].clamp_(-most, most)
-            if not each.is_real:
-                whole = stored.get(each.name)
-                whole = self._whole_of(each, case, draw) if whole is None else whole
-                drawn[each.name] = whole.to(each.dtype(case))
-            if each.name in self.drawn_by and each.name not in stored:
-                drawn[each.name] = self._drawn_by_user(each, drawn[each.name])
+        by_name = distributions_of(self.signature, self.gradients)
+        by_name.get(case.distribution, normal)(Values(case, drawn, draw))
+        for array in self.signature.arrays:
+            if array.kind == torch.float8_e4m3fn:  # which has no infinity to overflow to
+                most = torch.finfo(array.kind).max
+                drawn[array.name].clamp_(-most, most)
+            if not array.is_real:
+                whole = stored.get(array.name)
+                whole = self._whole_of(array, case, draw) if whole is None else whole
+                drawn[array.name] = whole.to(array.dtype(case))
+            if array.name in self.drawn_by and array.name not in stored:
+                drawn[array.name] = self._drawn_by_user(array, drawn[array.name])
         numbers = self._numbers_of(case)
         if case.distribution == UNREAD:
             poison_unread(self, {**drawn, **numbers}, drawn)
-        made: Inputs = {
+        result: Inputs = {
             array.name: place_tensor(
                 drawn[array.name], array.dtype(case), case.layout.of(array.name), array.letters
             )
             for array in self.signature.arrays
         }
-        made.update(numbers)
-        return made
+        result.update(numbers)
+        return result
 
     def _whole_of(self, array: Array, case: Case, draw: torch.Generator) -> Tensor:
         """Return whole numbers of an argument; of needles, the places that decide."""
@@ -259,20 +259,22 @@ class Reference:
 
     def _drawn_by_user(self, array: Array, values: Tensor) -> Tensor:
         """Return the values that a user's function makes of those drawn. Raises OpError."""
-        made: object = self.drawn_by[array.name](values)
-        if not isinstance(made, Tensor) or made.shape != values.shape:
+        result: object = self.drawn_by[array.name](values)
+        if not isinstance(result, Tensor) or result.shape != values.shape:
             raise OpError(
                 f"{place_of(self.written)}: distributions: the function of {array.name} must "
                 f"return a tensor of the shape that it is passed, {tuple(values.shape)}"
             )
-        return made
+        return result
 
     def plain_inputs(self, sizes: Mapping[str, int]) -> Inputs:
         """Return inputs of a plain case of these sizes, real numbers in float64."""
         case = case_of(self.name, sizes, _SINGLE, "ci")
         return {
-            name: each.double() if isinstance(each, Tensor) and each.is_floating_point() else each
-            for name, each in self.inputs(case, torch.device("cpu")).items()
+            name: value.double()
+            if isinstance(value, Tensor) and value.is_floating_point()
+            else value
+            for name, value in self.inputs(case, torch.device("cpu")).items()
         }
 
     def sizes_with_room(self, axis: str, named: Axis) -> dict[str, int] | None:
@@ -280,8 +282,8 @@ class Reference:
         small = small_sizes(self)
         values = sorted({size for of in self.sizes[axis].levels.values() for size in of})
         largest = {
-            name: max(size for of in each.levels.values() for size in of)
-            for name, each in self.sizes.items()
+            name: max(size for of in named_size.levels.values() for size in of)
+            for name, named_size in self.sizes.items()
         }
         for size in values:
             for sizes in (small | {axis: size}, largest | {axis: size}):
@@ -354,66 +356,72 @@ class Reference:
         exact = analysis.truth(self.function, inputs)
         if not self._has_nan(inputs):
             return exact, None
-        first, *others = (
+        first, *further = (
             analysis.truth(self.function, _with_number(inputs, number)) for number in _STAND_INS
         )
         idle = tuple(
             truth.isnan() & one.isfinite() & (one == other) & (one == third)
-            for truth, one, other, third in zip(exact, first, *others, strict=True)
+            for truth, one, other, third in zip(exact, first, *further, strict=True)
         )
         rows = zip(exact, first, idle, strict=True)
         return tuple(torch.where(mask, one, truth) for truth, one, mask in rows), idle
 
     def _has_nan(self, inputs: Inputs) -> bool:
-        return any(bool(required(inputs, each.name).isnan().any()) for each in self.signature.real)
+        return any(
+            bool(required(inputs, array.name).isnan().any()) for array in self.signature.real
+        )
 
     def bound(
         self, case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics
     ) -> dict[str, Bound]:
-        """Derived by running error analysis; probabilistic where addends vary.
+        """Return the bounds by running error analysis; probabilistic where addends vary.
 
-        Of what the formula makes NaN of numbers and infinities alone nothing is promised.
+        Nothing is promised where the formula makes NaN of numbers and infinities alone.
         """
         with self.stated("to follow its errors"):
-            found = self._bounds(case, inputs, numerics)
+            bounds_ = self._bounds(case, inputs, numerics)
             if self._has_nan(inputs):
-                found = self._with_idle(case, inputs, numerics, found)
+                bounds_ = self._with_idle(case, inputs, numerics, bounds_)
             else:
-                found = tuple(
+                bounds_ = tuple(
                     _unjudged(bound, required(truth, array.name).isnan())
-                    for array, bound in zip(self.signature.outputs, found, strict=True)
+                    for array, bound in zip(self.signature.outputs, bounds_, strict=True)
                 )
-        if case.distribution in EQUAL or any(each.expanded for _, each in case.layout.tensors):
-            found = tuple(replace(each, probabilistic=None) for each in found)
+        if case.distribution in EQUAL or any(
+            tensor_layout.expanded for _, tensor_layout in case.layout.tensors
+        ):
+            bounds_ = tuple(replace(bound, probabilistic=None) for bound in bounds_)
         parts = self._infected(inputs)
         if parts is not None:
-            found = tuple(
+            bounds_ = tuple(
                 replace(bound, or_nan=_either(bound.or_nan, _along(array, self.spreads, parts)))
-                for array, bound in zip(self.signature.outputs, found, strict=True)
+                for array, bound in zip(self.signature.outputs, bounds_, strict=True)
             )
         # An infinity that the reference leaves out of a sum leaves the analysis without a number.
-        found = tuple(_unjudged(bound, bound.deterministic.isnan()) for bound in found)
+        bounds_ = tuple(_unjudged(bound, bound.deterministic.isnan()) for bound in bounds_)
         if case.distribution.startswith("minus_inf") and _is_mostly_nan(truth):
             every = torch.ones((), dtype=torch.bool)
-            found = tuple(replace(bound, or_nan=every) for bound in found)
-        found = tuple(
+            bounds_ = tuple(replace(bound, or_nan=every) for bound in bounds_)
+        bounds_ = tuple(
             replace(bound, or_nan=_either(bound.or_nan, _beside_parameters(self, array, inputs)))
-            for array, bound in zip(self.signature.outputs, found, strict=True)
+            for array, bound in zip(self.signature.outputs, bounds_, strict=True)
         )
-        return {each.name: one for each, one in zip(self.signature.outputs, found, strict=True)}
+        return {
+            array.name: bound for array, bound in zip(self.signature.outputs, bounds_, strict=True)
+        }
 
     def _bounds(self, case: Case, inputs: Inputs, numerics: Numerics) -> tuple[Bound, ...]:
         return analysis.bounds(self.function, _packed(inputs), numerics, self._dtypes(case))
 
     def _with_idle(
-        self, case: Case, inputs: Inputs, numerics: Numerics, found: tuple[Bound, ...]
+        self, case: Case, inputs: Inputs, numerics: Numerics, bounds_: tuple[Bound, ...]
     ) -> tuple[Bound, ...]:
         """Return the bounds, those of a finite number where an output doesn't depend on a NaN."""
         _, idle = self._truth(inputs)
         if idle is None or not any(bool(mask.any()) for mask in idle):
-            return found
-        others = self._bounds(case, _with_number(inputs, _STAND_INS[0]), numerics)
-        return tuple(map(_joined, found, others, idle))
+            return bounds_
+        of_number = self._bounds(case, _with_number(inputs, _STAND_INS[0]), numerics)
+        return tuple(map(_joined, bounds_, of_number, idle))
 
     def _infected(self, inputs: Inputs) -> Tensor | None:
         """Which parts along `spreads` hold a number that isn't finite; None where none does."""
@@ -427,7 +435,7 @@ class Reference:
         return None if infected is None or not bool(infected.any()) else infected
 
     def emulate(self, case: Case, inputs: Inputs, numerics: Numerics) -> Outputs:
-        """The reference in fp32; nothing where it isn't comparable, no codes, no whole numbers.
+        """Return the reference in fp32, but for codes and whole numbers; {} if not comparable.
 
         Nearly all of a kernel's codes are right exactly, and the others no measure of it.
 
@@ -440,9 +448,9 @@ class Reference:
             return {}
         with self.stated("to run it in fp32"):
             dtypes = self._dtypes(case)
-            made = self._named(analysis.emulate(self.function, inputs, numerics, dtypes))
+            outputs = self._named(analysis.emulate(self.function, inputs, numerics, dtypes))
         compared = {array.name for array in self.signature.outputs if not array.is_code}
-        return {name: made[name] for name in made if name in compared}
+        return {name: outputs[name] for name in outputs if name in compared}
 
     def flops(self, case: Case) -> int:
         """Operations on elements; of an op that only moves numbers, those that it returns."""
@@ -452,7 +460,7 @@ class Reference:
         return sum(math.prod(form.shape) for form in self.forms(case).values())
 
     def products(self, case: Case) -> bool:
-        """Whether some of them are those of matrix products."""
+        """Return True if some of the flops are those of matrix products."""
         return _counted(self, case.sizes).products
 
     def least_bytes(self, case: Case) -> int:
@@ -463,9 +471,11 @@ class Reference:
         return sum(form.nbytes for form in forms)
 
     def signs(self, case: Case, seed: int) -> Flips:
-        """Signs that turn outputs' alone."""
-        found = _told[self] if self in _told else _symmetries(self)
-        free = tuple(each for each in found if each.arguments.isdisjoint(self.drawn_by))
+        """Return signs that change the outputs' signs alone."""
+        all_symmetries = _told[self] if self in _told else _symmetries(self)
+        free = tuple(
+            symmetry for symmetry in all_symmetries if symmetry.arguments.isdisjoint(self.drawn_by)
+        )
         return symmetries.flips(free, self.signature, case, seed)
 
     def check(self) -> None:
@@ -483,11 +493,7 @@ class Reference:
 
     def _named(self, values: tuple[Tensor, ...]) -> Outputs:
         pairs = zip(self.signature.outputs, values, strict=True)
-        return {each.name: value for each, value in pairs}
-
-
-def _is_real_tensor(value: object) -> TypeGuard[Tensor]:
-    return isinstance(value, Tensor) and value.is_floating_point()
+        return {array.name: value for array, value in pairs}
 
 
 def _with_number(inputs: Inputs, number: float) -> Inputs:
@@ -524,10 +530,10 @@ def _joined(bound: Bound, other: Bound, where: Tensor) -> Bound:
 
 
 def _packed(inputs: Inputs) -> Inputs:
-    """The inputs without their layouts: what a graph is kept for are shapes."""
+    """Return the inputs in contiguous layouts: a graph is kept by their shapes."""
     return {
-        name: each.contiguous() if isinstance(each, Tensor) else each
-        for name, each in inputs.items()
+        name: value.contiguous() if isinstance(value, Tensor) else value
+        for name, value in inputs.items()
     }
 
 
@@ -564,7 +570,7 @@ def _too_many(
     distinct: Mapping[str, tuple[str, ...]],
     sizes: Mapping[str, int],
 ) -> str | None:
-    """Why indices that are distinct can't be drawn; None where they can."""
+    """Return why distinct indices can't be drawn; None where they can."""
     for array in signature.arrays:
         axes = distinct.get(array.name, ())
         count = math.prod(length(axis, sizes) for axis in array.axes if axis in axes)
@@ -632,17 +638,17 @@ def _several(returned: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def small_sizes(reference: Reference) -> dict[str, int]:
-    """The smallest values above 1 that can be, each another one where there are several."""
+    """Return the smallest sizes above 1 that can be, different ones where there are several."""
     sizes = reference.sizes
-    made: dict[str, int] = {}
-    for name, each in sizes.items():
-        values = sorted(value for values in each.levels.values() for value in values if value > 1)
-        made[name] = next((value for value in values if value not in made.values()), values[0])
-    if reference.problem(made) is None:
-        return made
-    known = ({value for of in size.levels.values() for value in of} for size in sizes.values())
-    drawn = (dict(zip(sizes, each, strict=True)) for each in product(*map(sorted, known)))
-    return next((each for each in drawn if reference.problem(each) is None), made)
+    result: dict[str, int] = {}
+    for name, size in sizes.items():
+        values = sorted(value for values in size.levels.values() for value in values if value > 1)
+        result[name] = next((value for value in values if value not in result.values()), values[0])
+    if reference.problem(result) is None:
+        return result
+    choices = ({value for of in size.levels.values() for value in of} for size in sizes.values())
+    drawn = (dict(zip(sizes, values_, strict=True)) for values_ in product(*map(sorted, choices)))
+    return next((sizes_ for sizes_ in drawn if reference.problem(sizes_) is None), result)
 
 
 def _apart(reference: Reference) -> list[dict[str, int]]:
@@ -670,7 +676,7 @@ def _apart(reference: Reference) -> list[dict[str, int]]:
 
 @cache
 def _counted(reference: Reference, sizes: tuple[tuple[str, int], ...]) -> Counter:
-    """What one call does on tensors of these sizes."""
+    """Count the operations of one call on tensors of these sizes."""
     signature, named = reference.signature, dict(sizes)
     empty = {array.name: meta(array.shape(named), array.kind) for array in signature.arrays}
     counter = Counter()
@@ -698,8 +704,8 @@ def _symmetries(reference: Reference) -> tuple[symmetries.Symmetry, ...]:
         drawn = reference.inputs(case, torch.device("cpu"))
         tensors = {array.name: required(drawn, array.name) for array in signature.arrays}
         return {
-            name: each.double() if each.is_floating_point() else each
-            for name, each in tensors.items()
+            name: tensor.double() if tensor.is_floating_point() else tensor
+            for name, tensor in tensors.items()
         }
 
     def run(tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
@@ -726,16 +732,19 @@ class ReferenceOp(Op):
         return any(array.axes[:1] == (axis,) for array in outputs if array.name in self.outputs)
 
     def found_signs(self) -> list[Any]:
-        """The symmetries of the function: axis, arguments and outputs of each."""
-        found = _symmetries(self.reference)
-        return [[each.axis, sorted(each.arguments), sorted(each.outputs)] for each in found]
+        """Return the symmetries of the function: axis, arguments and outputs of each."""
+        all_symmetries = _symmetries(self.reference)
+        return [
+            [symmetry.axis, sorted(symmetry.arguments), sorted(symmetry.outputs)]
+            for symmetry in all_symmetries
+        ]
 
-    def tell_signs(self, found: list[Any] | None) -> None:
-        """Tell a process that may not ask the oracle what another one found."""
-        if found is not None:
+    def tell_signs(self, signs: list[Any] | None) -> None:
+        """Set the symmetries that another process found: this one may not ask the oracle."""
+        if signs is not None:
             _told[self.reference] = tuple(
                 symmetries.Symmetry(axis, frozenset(arguments), frozenset(outputs))
-                for axis, arguments, outputs in found
+                for axis, arguments, outputs in signs
             )
 
     def without(self, *names: str) -> ReferenceOp:
@@ -788,14 +797,16 @@ class ReferenceOp(Op):
                 f"{place_of(mine.written)}: {mine.name} changes {', '.join(mine.updates)} in "
                 "place, and has no gradients; write an op without updates for them"
             )
-        wanted = of or tuple(each.name for each in signature.real)
-        given = tuple(replace(output, name=f"d{output.name}") for output in signature.outputs)
-        known = {array.name: array for array in signature.arrays}
-        if not set(wanted) <= known.keys():
+        wanted = of or tuple(array.name for array in signature.real)
+        output_gradients = tuple(
+            replace(output, name=f"d{output.name}") for output in signature.outputs
+        )
+        by_name = {array.name: array for array in signature.arrays}
+        if not set(wanted) <= by_name.keys():
             raise OpError(
                 f"{place_of(mine.written)}: backward of {', '.join(wanted)}: no arguments"
             )
-        made = tuple(replace(known[each], name=f"d{each}") for each in wanted)
+        gradients_ = tuple(replace(by_name[argument], name=f"d{argument}") for argument in wanted)
         read = tuple(array for array in signature.arrays if array.name not in unread)
         function = partial(_gradients, mine.function, signature, wanted)
         update_wrapper(function, mine.written)  # whose lines are told
@@ -804,19 +815,19 @@ class ReferenceOp(Op):
                 mine,
                 name=name or f"{mine.name.removesuffix('_forward')}_backward",
                 function=function,
-                signature=Signature((*given, *read), signature.numbers, made),
-                gradients=tuple(each.name for each in given),
+                signature=Signature((*output_gradients, *read), signature.numbers, gradients_),
+                gradients=tuple(gradient.name for gradient in output_gradients),
                 spreads=spreads or mine.spreads,
             )
         )
 
 
 def _functional(
-    function: Function, signature: Signature, updates: tuple[str, ...], /, **given: Any
+    function: Function, signature: Signature, updates: tuple[str, ...], /, **arguments: Any
 ) -> tuple[Tensor, ...]:
-    """Return a function's tensors, and what it makes of copies of the arguments it updates."""
-    copies = {name: given[name].clone() for name in updates}
-    result = function(**{**given, **copies})
+    """Return a function's tensors, and the new values of copies of the arguments it updates."""
+    copies = {name: arguments[name].clone() for name in updates}
+    result = function(**{**arguments, **copies})
     several = () if result is None else _several(result)
     if len(several) != len(signature.returned):
         wanted = len(signature.returned)
@@ -825,42 +836,44 @@ def _functional(
     return tuple(values[array.name] for array in signature.outputs)
 
 
-def _listed(function: Function, lists: Mapping[str, tuple[str, ...]], /, **given: Any) -> Any:
-    """Call a function with its lists whole."""
-    whole = {name: [given.pop(part) for part in parts] for name, parts in lists.items()}
-    return function(**given, **whole)
+def _listed(function: Function, lists: Mapping[str, tuple[str, ...]], /, **arguments: Any) -> Any:
+    """Call a function with its lists as lists."""
+    whole = {name: [arguments.pop(part) for part in parts] for name, parts in lists.items()}
+    return function(**arguments, **whole)
 
 
 def _gradients(
-    function: Function, signature: Signature, wanted: tuple[str, ...], /, **given: Any
+    function: Function, signature: Signature, wanted: tuple[str, ...], /, **arguments: Any
 ) -> tuple[Tensor, ...]:
-    """The gradients of `wanted`, of the outputs' gradients and the function's arguments."""
-    others = {name: each for name, each in given.items() if name not in wanted}
-    weights = tuple(others.pop(f"d{output.name}") for output in signature.outputs)
-    missing = [array for array in signature.arrays if array.name not in given]
+    """Return the gradients of `wanted`, of the outputs' gradients and the function's arguments."""
+    further = {name: value for name, value in arguments.items() if name not in wanted}
+    weights = tuple(further.pop(f"d{output.name}") for output in signature.outputs)
+    missing = [array for array in signature.arrays if array.name not in arguments]
     if missing:
-        present = [array for array in signature.arrays if array.name in given]
-        known = (
+        present = [array for array in signature.arrays if array.name in arguments]
+        with_sizes = (
             *zip(signature.outputs, weights, strict=True),
-            *((a, given[a.name]) for a in present),
+            *((a, arguments[a.name]) for a in present),
         )
-        sizes = {str(axis): n for a, it in known for axis, n in zip(a.axes, it.shape, strict=True)}
-        given |= {each.name: weights[0].new_zeros(each.shape(sizes)) for each in missing}
+        sizes = {
+            str(axis): n for a, it in with_sizes for axis, n in zip(a.axes, it.shape, strict=True)
+        }
+        arguments |= {array.name: weights[0].new_zeros(array.shape(sizes)) for array in missing}
 
     with torch.enable_grad():
-        leaves = [given[each].detach().requires_grad_() for each in wanted]
-        made = function(**dict(zip(wanted, leaves, strict=True)), **others)
-        return torch.autograd.grad(_several(made), leaves, weights, materialize_grads=True)
+        leaves = [arguments[argument].detach().requires_grad_() for argument in wanted]
+        outputs = function(**dict(zip(wanted, leaves, strict=True)), **further)
+        return torch.autograd.grad(_several(outputs), leaves, weights, materialize_grads=True)
 
 
 def op_of_reference(reference: Reference) -> ReferenceOp:
-    """The op of a reference."""
+    """Return the op of a reference, with its cases, bounds and counts."""
     signature, sizes = reference.signature, reference.sizes
-    matrices = [each for each in signature.real if len(each.axes) > 1]
-    rank = max((len(each.axes) for each in signature.real), default=0)
-    free = (each.name for each in signature.real if each.name not in reference.drawn_by)
-    linear = (*reference.gradients, *free, *(each.name for each in signature.real))[0]
-    made = ReferenceOp(
+    matrices = [array for array in signature.real if len(array.axes) > 1]
+    rank = max((len(array.axes) for array in signature.real), default=0)
+    free = (array.name for array in signature.real if array.name not in reference.drawn_by)
+    linear = (*reference.gradients, *free, *(array.name for array in signature.real))[0]
+    result = ReferenceOp(
         reference=reference,
         name=reference.name,
         arguments=(*(array.name for array in signature.arrays), *signature.numbers),
@@ -904,9 +917,9 @@ def op_of_reference(reference: Reference) -> ReferenceOp:
             )
         ),
         statistics=frozenset(
-            each.name
-            for each in signature.real
-            if each.kind == torch.float32 and len(each.axes) < rank
+            array.name
+            for array in signature.real
+            if array.kind == torch.float32 and len(array.axes) < rank
         ),
         nonzero=reference.nonzero,
         case_from=partial(case_from, reference.name, signature, tuple(sizes), reference.numbers),
@@ -915,9 +928,9 @@ def op_of_reference(reference: Reference) -> ReferenceOp:
     @cache
     def cases() -> tuple[Case, ...]:
         with reference.stated("to make its cases"):
-            return cases_of(made, sizes)
+            return cases_of(result, sizes)
 
-    return replace(made, cases=cases)
+    return replace(result, cases=cases)
 
 
 def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
@@ -962,7 +975,7 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
     Raises OpError.
     """
 
-    def made(function: Function) -> ReferenceOp:
+    def decorate(function: Function) -> ReferenceOp:
         listed = {"outputs": outputs, "weights": weights, "nonzero": nonzero, "without": without}
         listed |= {"rising": rising, "updates": updates}
         for what, names in listed.items():
@@ -1012,7 +1025,7 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
             )
         )
 
-    return made
+    return decorate
 
 
 def values_of_number(name: str, default: object) -> tuple[float, ...]:
@@ -1046,20 +1059,20 @@ def _tried_numbers(
             raise OpError(f"{place_of(function)}: numbers names {name!r}, and there are {there}")
         if not all(isinstance(value, bool | int | float) for value in values):
             raise OpError(f"{place_of(function)}: numbers of {name} are {values}; write numbers")
-    found = {
+    tried = {
         name: tuple(stated.get(name, values_of_number(name, default)))
         for name, default in signature.numbers.items()
     }
-    return {name: values for name, values in found.items() if values}
+    return {name: values for name, values in tried.items() if values}
 
 
 def _with_weights(signature: Signature, names: set[str]) -> Signature:
     """Return the signature with outputs of these names in the weights' dtype."""
-    made = (
+    arrays = (
         replace(array, kind="weight") if array.name in names else array
         for array in signature.outputs
     )
-    return replace(signature, outputs=tuple(made))
+    return replace(signature, outputs=tuple(arrays))
 
 
 def _compare(
@@ -1117,13 +1130,13 @@ def _compare_names(
 
 
 def _compare_whole(
-    function: Function, signature: Signature, said: Mapping[str, Sequence[str]]
+    function: Function, signature: Signature, names_by_word: Mapping[str, Sequence[str]]
 ) -> None:
-    """Raise OpError where a word for whole numbers names something else."""
+    """Raise OpError where `rising` or `pointers` names no argument of whole numbers."""
     whole = {
         array.name for array in signature.arrays if not array.is_real and array.kind != torch.bool
     }
-    for what, names in said.items():
+    for what, names in names_by_word.items():
         for name in names:
             if name not in whole:
                 raise OpError(
@@ -1137,15 +1150,15 @@ def _compare_drawn(
 ) -> None:
     """Raise OpError where `distributions` names no argument, or has no function for it."""
     names = [array.name for array in signature.arrays]
-    for name, made in own.items():
+    for name, drawn in own.items():
         if name not in names:
             raise OpError(
                 f"{place_of(function)}: distributions names {name!r}, which is no argument; there "
                 f"are {', '.join(names)}"
             )
-        if not callable(made):
+        if not callable(drawn):
             raise OpError(
-                f"{place_of(function)}: distributions has {made!r} for {name}; give a function of "
+                f"{place_of(function)}: distributions has {drawn!r} for {name}; give a function of "
                 "the values that would be drawn, as torch.sigmoid"
             )
 

@@ -84,8 +84,8 @@ def distributions_of(signature: Signature, gradients: tuple[str, ...]) -> dict[s
     names, first = " ".join(own), own[0] if own else real[0].name
 
     def near_overflow(values: known.Values) -> None:
-        for each in values.some(names):
-            each.mul_(2.5e4).clamp_(-6e4, 6e4)
+        for tensor in values.some(names):
+            tensor.mul_(2.5e4).clamp_(-6e4, 6e4)
 
     result = {
         "normal": known.normal,
@@ -110,7 +110,7 @@ def distributions_of(signature: Signature, gradients: tuple[str, ...]) -> dict[s
         result["large_gradients"] = known.large(" ".join(gradients))
     if weights:
         result["far_weights"] = known.far_weights(weights)
-    for place, array in enumerate(each for each in real if each.axes):
+    for place, array in enumerate(array for array in real if array.axes):
         last = "" if array.name == first else f"_{array.name}"
         result[f"nan{last}"] = known.one(array.name, place + 1, math.nan)
         result[f"inf{last}"] = known.one(array.name, -1 - place, math.inf)
@@ -125,38 +125,38 @@ def _kinds_of(names: Iterable[str]) -> dict[str, list[str]]:
     """Return the distributions by their kind, as `factors.distributions` has it."""
     kinds = {"ordinary": _ORDINARY, "magnitudes": _MAGNITUDES, "alike": _ALIKE, NEEDLES: (NEEDLES,)}
     there = list(names)
-    found = {kind: [name for name in those if name in there] for kind, those in kinds.items()}
-    finite = {name for those in kinds.values() for name in those}
-    found[factors.NOT_FINITE] = [name for name in there if name not in finite]
-    return {kind: those for kind, those in found.items() if those}
+    result = {kind: [name for name in members if name in there] for kind, members in kinds.items()}
+    finite = {name for members in kinds.values() for name in members}
+    result[factors.NOT_FINITE] = [name for name in there if name not in finite]
+    return {kind: members for kind, members in result.items() if members}
 
 
 def comparable(case: Case) -> bool:
-    """Whether a kernel's errors on the case say something beside those of an emulation."""
+    """Return True if a kernel's errors on the case can be compared with those of an emulation."""
     equal = case.distribution in _NEARLY_EQUAL and case.dtype != torch.float32
     odd = equal or case.distribution in _UNDERFLOWING
     return known.addends_vary(case, EQUAL) and not odd
 
 
 def layouts_of(signature: Signature, repeating: frozenset[str]) -> dict[str, Layout]:
-    """Return places of its tensors. repeating: arguments whose numbers may be all the same."""
+    """Return layouts of the op's tensors; numbers of `repeating` arguments may be the same."""
     movable = [array for array in signature.real if not array.fixed]
     names = [array.name for array in movable]
     matrices = [array for array in movable if len(array.axes) > 1]
-    found = [*offsets(names, names)]
+    result = [*offsets(names, names)]
     if matrices:
         every = [array.name for array in matrices]
-        found += [alike(f"rowpad{k}", every, TensorLayout(row_padding=k)) for k in (3, 8)]
-        found.append(alike("packed", every, TensorLayout(interleaved=2)))
-    for array in (each for each in signature.arrays if not each.fixed):
-        found += _of_one(array, is_expandable=array.name in repeating)
+        result += [alike(f"rowpad{k}", every, TensorLayout(row_padding=k)) for k in (3, 8)]
+        result.append(alike("packed", every, TensorLayout(interleaved=2)))
+    for array in (array_ for array_ in signature.arrays if not array_.fixed):
+        result += _of_one(array, is_expandable=array.name in repeating)
     for one, other in combinations(matrices, 2):
         # A kernel that takes the columns of the one for those of the other has its row stride.
         if len(one.axes) == 2 and one.axes == other.axes:
             columns = {one.name: TensorLayout(column_stride=2)}
             rows = {other.name: TensorLayout(interleaved=2)}
-            found.append(apart(f"{one.name}_columns_of_{other.name}", **columns, **rows))
-    return {each.name: each for each in found}
+            result.append(apart(f"{one.name}_columns_of_{other.name}", **columns, **rows))
+    return {layout.name: layout for layout in result}
 
 
 def _of_one(array: Array, *, is_expandable: bool) -> Iterator[Layout]:
@@ -195,20 +195,20 @@ _LEVELS = {
 
 def _places(layouts: Mapping[str, Layout]) -> Factor:
     """Return layouts as a factor; where a tensor is the only one of its kind it stands for all."""
-    made = factors.layouts(layouts, "z", {})
+    factor = factors.layouts(layouts, "z", {})
 
     def level_of(name: str) -> str:
         kind = name.removeprefix("one tensor's ")
         return _LEVELS.get(kind, kind)
 
     levels: dict[str, list[Part]] = {}
-    for name, parts in made.levels.items():
+    for name, parts in factor.levels.items():
         levels.setdefault(level_of(name), []).extend(parts)
 
     return Factor(
         "layout",
         {name: tuple(parts) for name, parts in levels.items()},
-        lambda case: level_of(made.level(case)),
+        lambda case: level_of(factor.level(case)),
     )
 
 
@@ -241,11 +241,15 @@ def allowed_of(
     is_mixed = any(one != other for one, other in pairs)
 
     def objection(case: Case) -> str | None:
-        for name, each in sizes.items():
+        for name, allowed_sizes in sizes.items():
             size = case.size(name)
-            if size < each.least or size % each.multiple:
-                of = f" and a multiple of {each.multiple}" if each.multiple > 1 else ""
-                return f"{name} must be {each.least} or more{of}, got {size}"
+            if size < allowed_sizes.least or size % allowed_sizes.multiple:
+                of = (
+                    f" and a multiple of {allowed_sizes.multiple}"
+                    if allowed_sizes.multiple > 1
+                    else ""
+                )
+                return f"{name} must be {allowed_sizes.least} or more{of}, got {size}"
         if case.dtype != case.weight_dtype and not _has_weight(signature):
             return "the op has no weight; leave weight_dtype out"
         if (case.dtype, case.weight_dtype) not in pairs:
@@ -253,7 +257,7 @@ def allowed_of(
         for name, values in numbers.items():
             if sum(factors.number_word(name, value) in case.options for value in values) > 1:
                 return f"{name} has one value, and the options give several; leave one of them in"
-        expanded = {name for name, each in case.layout.tensors if each.expanded}
+        expanded = {name for name, tensor_layout in case.layout.tensors if tensor_layout.expanded}
         for name in sorted(expanded & distinct()) if expanded else ():
             return f"{name} says where rows are written, so that no number of it comes twice"
         wrong = problem(dict(case.sizes))
@@ -276,7 +280,7 @@ def allowed_of(
                 ("activations" if is_mixed else "dtype", *numbers),
             ),
             *factors.numbers(numbers),
-            *(each.factor(name, f"{name}: {each.name}") for name, each in sizes.items()),
+            *(sizes_.factor(name, f"{name}: {sizes_.name}") for name, sizes_ in sizes.items()),
         ),
     )
 
@@ -302,7 +306,7 @@ def _possible(op: Op, cases: Iterator[Case]) -> Iterator[Case]:
 
 
 def _none_of(op: Op, sizes: Mapping[str, Sizes], name: str, tier: Tier) -> Iterator[Case]:
-    """Nothing along one size, where that can be: outputs are empty, or sums of nothing."""
+    """Yield cases with one size 0, where that can be: outputs are empty, or empty sums."""
     if not sizes[name].least:
         values = {size: 0 if size == name else sizes[size].plain for size in sizes}
         for pair in _dtypes(op):
@@ -312,10 +316,10 @@ def _none_of(op: Op, sizes: Mapping[str, Sizes], name: str, tier: Tier) -> Itera
 def _far(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     """Yield a case for each tensor whose entries may lie so far apart that offsets pass 2^31."""
     assert op.allowed is not None
-    plain = {name: each.plain for name, each in sizes.items()}
+    plain = {name: size.plain for name, size in sizes.items()}
     pairs = tuple(_dtypes(op))
     half = (torch.bfloat16, torch.bfloat16)
-    pair = half if half in pairs else min(pairs, key=lambda each: each[0].itemsize)
+    pair = half if half in pairs else min(pairs, key=lambda dtypes: dtypes[0].itemsize)
     for layout in filter(_are_far, op.allowed.layouts.values()):
         (name, _), *_ = layout.tensors
         for axis, entries in product(sizes, _ENTRIES):
@@ -326,7 +330,7 @@ def _far(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
 
 
 def _are_far(layout: Layout) -> bool:
-    return any(each.row_stride is not None for _, each in layout.tensors)
+    return any(tensor_layout.row_stride is not None for _, tensor_layout in layout.tensors)
 
 
 def _entries(op: Op, case: Case, name: str) -> int:
@@ -336,14 +340,14 @@ def _entries(op: Op, case: Case, name: str) -> int:
 
 def _smallest(size: Sizes) -> int:
     """Return the smallest value above 1, if there is one."""
-    return min((each for of in size.levels.values() for each in of if each > 1), default=1)
+    return min((value for of in size.levels.values() for value in of if value > 1), default=1)
 
 
 def _once(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     """Yield a case of each value that is too large to meet each level of the other factors."""
-    small = {name: _smallest(each) for name, each in sizes.items()}
+    small = {name: _smallest(size) for name, size in sizes.items()}
     pairs = tuple(_dtypes(op))
-    values = [(name, value) for name, each in sizes.items() for value in each.once or ()]
+    values = [(name, value) for name, size in sizes.items() for value in size.once or ()]
     for place, (name, value) in enumerate(values):
         pair = pairs[place % len(pairs)]
         yield case_of(op.name, small | {name: value}, pair, "ci")
@@ -360,14 +364,14 @@ class _Covering(Coverage):
             every = (
                 chain.from_iterable(factor.levels.values()) for factor in self.op.allowed.factors
             )
-            smallest = (min(parts, key=lambda each: sum(each.sizes.values())) for parts in every)
+            smallest = (min(parts, key=lambda part: sum(part.sizes.values())) for parts in every)
             self._bases.append([Part(), *smallest])
         self.possible = self.wanted.copy()
 
-    def _made(self, parts: Iterable[Part]) -> Case | None:
-        """As of any covering; what ends with a size of 0 is no case, and most of what is tried."""
-        *_, last, end = given = list(parts)
-        return None if 0 in {**last.sizes, **end.sizes}.values() else super()._made(given)
+    def _served_case(self, parts: Iterable[Part]) -> Case | None:
+        """Return the case of these parts; None where the last sizes have a 0, as most tries do."""
+        *_, last, end = listed = list(parts)
+        return None if 0 in {**last.sizes, **end.sizes}.values() else super()._served_case(listed)
 
 
 def _covering(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
@@ -379,7 +383,7 @@ def _covering(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     few = tuple(map(_few_sizes, op.allowed.factors))
 
     # Of fixed axes a definition may have so many that no case is small.
-    least = case_of(op.name, {name: each.smallest for name, each in sizes.items()}, _SAME[0], "ci")
+    least = case_of(op.name, {name: size.smallest for name, size in sizes.items()}, _SAME[0], "ci")
     most = max(_MOST_BYTES, 2 * op.bytes(least))
     small: dict[object, bool] = {}
 
@@ -392,16 +396,16 @@ def _covering(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     of_few = replace(op, cases=tuple, allowed=replace(op.allowed, factors=few))
     coverage = _Covering(of_few, serves, in_turn=True)
     coverage.search()
-    plain = {name: each.plain for name, each in sizes.items()}
+    plain = {name: size.plain for name, size in sizes.items()}
     pairs = tuple(_dtypes(op))
-    made = [case_of(op.name, plain, pair, "ci") for pair in pairs]
-    made = [case for case in made if coverage.served(case)]
-    for case in made:
+    cases = [case_of(op.name, plain, pair, "ci") for pair in pairs]
+    cases = [case for case in cases if coverage.served(case)]
+    for case in cases:
         coverage.add(case)
-    made += coverage.cover("ci", "")
-    yield from made
-    yield from _not_finite(op, sizes, made, serves)
-    yield from _left_out(op, sizes, made, serves)
+    cases += coverage.cover("ci", "")
+    yield from cases
+    yield from _not_finite(op, sizes, cases, serves)
+    yield from _left_out(op, sizes, cases, serves)
 
 
 def _left_out(
@@ -417,7 +421,7 @@ def _left_out(
     layouts, fed = ({case.layout.name for case in several}, {case.distribution for case in several})
     pairs = tuple(_dtypes(op))
     for place, layout in enumerate(op.allowed.layouts.values()):
-        is_aligned = all(each.offset == 0 for _, each in layout.tensors)
+        is_aligned = all(tensor_layout.offset == 0 for _, tensor_layout in layout.tensors)
         if layout.name in layouts or not is_aligned or _are_far(layout):
             continue
         case = replace(case_of(op.name, plain, pairs[place % len(pairs)], "ci"), layout=layout)
@@ -462,7 +466,7 @@ def _few_sizes(factor: Factor) -> Factor:
         above = tuple(part for part in parts if max(part.sizes.values()) > 1)
         return (above or parts)[:_SHAPES]
 
-    return replace(factor, levels={name: few(each) for name, each in factor.levels.items()})
+    return replace(factor, levels={name: few(parts) for name, parts in factor.levels.items()})
 
 
 def _dtypes(op: Op) -> Iterator[Dtypes]:
@@ -474,7 +478,7 @@ def _dtypes(op: Op) -> Iterator[Dtypes]:
 
 
 def _large(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
-    """Large values of each size beside those of the others, in all dtypes; the first also odd.
+    """Yield large values of each size beside those of the others; the first also odd.
 
     Odd ones are of each distribution and of each layout, as dtypes come round.
     """
@@ -483,16 +487,16 @@ def _large(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     for turn in range(most):
         for first in range(most):
             values = {
-                name: each.large[(first + turn * place) % len(each.large)]
-                for place, (name, each) in enumerate(sizes.items())
+                name: size.large[(first + turn * place) % len(size.large)]
+                for place, (name, size) in enumerate(sizes.items())
             }
             for pair in _dtypes(op):
                 yield case_of(op.name, values, pair, "full")
-    middle = {name: each.large[len(each.large) // 2] for name, each in sizes.items()}
+    middle = {name: size.large[len(size.large) // 2] for name, size in sizes.items()}
     pairs = tuple(_dtypes(op))
     for place, distribution in enumerate(op.allowed.distributions):
         yield case_of(op.name, middle, pairs[place % len(pairs)], "full", distribution)
-    near = (each for each in op.allowed.layouts.values() if not _are_far(each))
+    near = (layout for layout in op.allowed.layouts.values() if not _are_far(layout))
     for place, layout in enumerate(near):
         yield replace(case_of(op.name, middle, pairs[place % len(pairs)], "full"), layout=layout)
 
@@ -515,18 +519,18 @@ def case_of(
 def workloads_of(
     op: str, sizes: Mapping[str, Sizes], problem: Callable[[Mapping[str, int]], str | None]
 ) -> Workloads:
-    """Few shapes, each of a model's size. problem: as in `Reference`."""
-    count = min((len(each.timed) for each in sizes.values()), default=0)
+    """Return few shapes, each of a model's size. problem: as in `Reference`."""
+    count = min((len(size.timed) for size in sizes.values()), default=0)
     if not count:
         return Workloads()
-    timed = [{name: each.timed[place] for name, each in sizes.items()} for place in range(count)]
-    timed = [each for each in timed if problem(each) is None]
+    timed = [{name: size.timed[place] for name, size in sizes.items()} for place in range(count)]
+    timed = [sizes_ for sizes_ in timed if problem(sizes_) is None]
     if not timed:
         return Workloads()
     half, single = (torch.bfloat16, torch.bfloat16), (torch.float32, torch.float32)
     small = {name: min(_ON_CPU, size) for name, size in timed[0].items()}
     return Workloads(
-        anchors=tuple(case_of(op, each, half, "full") for each in timed),
+        anchors=tuple(case_of(op, sizes_, half, "full") for sizes_ in timed),
         on_cpu=(case_of(op, small, single, "full"),),
-        profiled=tuple(case_of(op, each, half, "full") for each in timed[:1]),
+        profiled=tuple(case_of(op, sizes_, half, "full") for sizes_ in timed[:1]),
     )

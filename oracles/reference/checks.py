@@ -1,4 +1,4 @@
-"""What a reference must not do: each mistake is one sentence, with the file and the line.
+"""Mistakes of a reference: each mistake is one sentence, with the file and the line.
 
 It is a function of its arguments alone, which has one value and a rule for each operation: it draws
 nothing, changes no argument, and takes no branch by a tensor's values.
@@ -43,9 +43,9 @@ class _Watch(TorchDispatchMode):
         # Whole numbers that follow from those given, which branches may go by.
         self.whole = {id(input_): input_ for input_ in inputs.values() if _is_whole(input_)}
         self.names = {
-            each.untyped_storage().data_ptr(): name
-            for name, each in inputs.items()
-            if isinstance(each, Tensor) and each.numel()  # every empty one lies at 0
+            tensor.untyped_storage().data_ptr(): name
+            for name, tensor in inputs.items()
+            if isinstance(tensor, Tensor) and tensor.numel()  # every empty one lies at 0
         }
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -53,8 +53,8 @@ class _Watch(TorchDispatchMode):
             self._refuse(
                 f"it draws random numbers ({self._called(func)}); pass them as an argument"
             )
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        is_whole = bool(given) and all(id(each) in self.whole for each in given)
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        is_whole = bool(tensors) and all(id(tensor) in self.whole for tensor in tensors)
         if torch.Tag.data_dependent_output in func.tags and not is_whole:
             self._refuse(
                 f"it goes by a tensor's values ({self._called(func)}); write torch.where for a "
@@ -80,8 +80,8 @@ class _Watch(TorchDispatchMode):
         """Name what the reference called that made an operation."""
         return operation if self.inside.calls is None else name_of(self.inside.calls)
 
-    def _refuse(self, told: str) -> None:
-        raise OpError(f"{_line(self.function, traceback.extract_stack())}: {told}")
+    def _refuse(self, message: str) -> None:
+        raise OpError(f"{_line(self.function, traceback.extract_stack())}: {message}")
 
 
 class _Inside(TorchFunctionMode):
@@ -95,8 +95,8 @@ class _Inside(TorchFunctionMode):
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _LEAVES and args[0].is_floating_point():
             where = _line(self.function, traceback.extract_stack())
-            told = "where errors can't be followed; write it in operations of torch"
-            raise OpError(f"{where}: it leaves PyTorch by {func.__name__}, {told}")
+            message = "where errors can't be followed; write it in operations of torch"
+            raise OpError(f"{where}: it leaves PyTorch by {func.__name__}, {message}")
         self.calls = func
         return func(*args, **(kwargs or {}))
 
@@ -110,7 +110,7 @@ def _is_whole(x: object) -> bool:
 
 
 def _line(function: Function, frames: traceback.StackSummary) -> str:
-    """`file:line` of the last frame in the reference's file, else of the reference."""
+    """Return `file:line` of the last frame in the reference's file, else of the reference."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     file = None if code is None else code.co_filename
     lines = [frame.lineno for frame in frames if frame.filename == file]
@@ -189,7 +189,7 @@ def check(
     sizes: Mapping[str, int],
     inputs: Mapping[str, Argument],
 ) -> None:
-    """Raises OpError for the first mistake of a reference.
+    """Check a reference; raise OpError for its first mistake.
 
     written: what a user wrote. function: what is computed, the same or its gradients. sizes and
     inputs: of a small case.
@@ -201,8 +201,10 @@ def check(
     )
     exact = watched_truth(written, function, inputs, where_empty)
     if len(exact) != len(signature.outputs):
-        told = f"it returns {len(exact)} tensors, and its annotation says {len(signature.outputs)}"
-        raise OpError(f"{place_of(written)}: {told}")
+        message = (
+            f"it returns {len(exact)} tensors, and its annotation says {len(signature.outputs)}"
+        )
+        raise OpError(f"{place_of(written)}: {message}")
     for array, value in zip(signature.outputs, exact, strict=True):
         if not isinstance(value, Tensor):
             raise OpError(

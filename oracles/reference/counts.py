@@ -50,16 +50,18 @@ class Counter(TorchDispatchMode):
             self.flops += self._formulas[packet](*args, **(kwargs or {}), out_val=result)
             self.products = True
         elif packet.__name__ not in _COPIES and not _is_view(func):
-            given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
             returned = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-            if given:
-                self.flops += max(each.numel() for each in (*given, *returned))
+            if operands:
+                self.flops += max(tensor.numel() for tensor in (*operands, *returned))
         return result
 
 
 def _is_view(func: Any) -> bool:
     returns = func._schema.returns  # noqa: SLF001
-    return any(each.alias_info is not None and not each.alias_info.is_write for each in returns)
+    return any(
+        result.alias_info is not None and not result.alias_info.is_write for result in returns
+    )
 
 
 def meta(shape: tuple[int, ...], kind: object) -> Tensor:

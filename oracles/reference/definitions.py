@@ -122,13 +122,13 @@ class _Workload(_Read):
     uuid: str = ""
 
 
-class _Line(_Read):
+class _WorkloadLine(_Read):
     definition: str
     workload: _Workload
 
 
 def read_definition(path: Path, workloads: Sequence[Path] = ()) -> ReferenceOp:
-    """The op of a definition, with a case of each line of these files that is of it.
+    """Return the op of a definition, with a case of each line of these files that is of it.
 
     Scalars have the values that the lines say, else the reference's defaults, else NaN: whoever
     calls kernels asks `unsaid` first. Raises OpError, with the file and the field.
@@ -143,14 +143,14 @@ def read_definition(path: Path, workloads: Sequence[Path] = ()) -> ReferenceOp:
     numbers = definition.numbers(lines)
     stored: dict[Draw, dict[str, _Stored]] = {}
     cases = tuple({case.id(): case for case in definition.cases(lines, stored)}.values())
-    made = op_of_reference(replace(definition.reference(numbers), stored=stored))
+    op = op_of_reference(replace(definition.reference(numbers), stored=stored))
     for (sizes, _), named in stored.items():
-        _check_whole(made.reference, dict(sizes), named)
+        _check_whole(op.reference, dict(sizes), named)
     listed = Workloads(anchors=cases, on_cpu=cases, profiled=cases[:1])
     return replace(
-        made,
-        cases=cache(partial(_cases, made, cases)),
-        workloads=listed if cases else made.workloads,
+        op,
+        cases=cache(partial(_cases, op, cases)),
+        workloads=listed if cases else op.workloads,
     )
 
 
@@ -164,9 +164,9 @@ def unsaid(op: ReferenceOp) -> str | None:
 
 
 def _cases(op: ReferenceOp, workloads: tuple[Case, ...]) -> tuple[Case, ...]:
-    known = {workload.id() for workload in workloads}
+    workload_ids = {workload.id() for workload in workloads}
     generated = cases_of(op, op.reference.sizes)
-    return (*workloads, *(each for each in generated if each.id() not in known))
+    return (*workloads, *(case for case in generated if case.id() not in workload_ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class _Place:
 
     @property
     def where(self) -> str:
-        """What sentences name."""
+        """The file and the line, for messages."""
         return f"{self.file}, line {self.number}"
 
 
@@ -191,7 +191,7 @@ class _Stored:
     key: str
 
     def __call__(self) -> Tensor:
-        """Its values. Raises ImportError, and what a file that can't be read does."""
+        """Read the values. Raises ImportError, and the errors of an unreadable file."""
         from safetensors import safe_open  # noqa: PLC0415  # who names no such file needs none
 
         with safe_open(self.file, framework="pt") as opened:
@@ -199,32 +199,32 @@ class _Stored:
             return values
 
 
-def _stored(line: _Place, given: _Safetensors, array: Array, case: Case) -> _Stored:
-    """Where a tensor's values are: the path is from a folder above the workloads.
+def _stored(line: _Place, stated: _Safetensors, array: Array, case: Case) -> _Stored:
+    """Return where a tensor's values are: the path is from a folder above the workloads.
 
     Raises OpError where they can't be read, or aren't such a tensor.
     """
     where = f"{line.where}: inputs.{array.name}"
-    paths = (parent / given.path for parent in line.file.absolute().parents)
-    result = _Stored(next(filter(Path.is_file, paths), Path(given.path)), given.tensor_key)
+    paths = (parent / stated.path for parent in line.file.absolute().parents)
+    result = _Stored(next(filter(Path.is_file, paths), Path(stated.path)), stated.tensor_key)
     try:
         values = result()
     except ImportError as error:
-        raise OpError(f"{where}: {given.path} is read by safetensors; install it") from error
+        raise OpError(f"{where}: {stated.path} is read by safetensors; install it") from error
     except Exception as error:  # its own error has no base but this
         raise OpError(
-            f"{where}: {given.path}: {given.tensor_key} can't be read ({error})"
+            f"{where}: {stated.path}: {stated.tensor_key} can't be read ({error})"
         ) from error
-    held, wanted = (
+    actual, wanted = (
         (values.dtype, tuple(values.shape)),
         (
             array.dtype(case),
             array.shape(dict(case.sizes)),
         ),
     )
-    if held != wanted:
+    if actual != wanted:
         raise OpError(
-            f"{where}: {given.path} holds {held[0]} {held[1]}, not {wanted[0]} {wanted[1]}"
+            f"{where}: {stated.path} holds {actual[0]} {actual[1]}, not {wanted[0]} {wanted[1]}"
         )
     return result
 
@@ -249,34 +249,36 @@ class _Meaning:
     problem: Callable[[Mapping[str, int]], str | None]
 
     @classmethod
-    def of(cls, read: _Definition, path: Path, given: frozenset[str]) -> _Meaning:
-        """Raises OpError for the first field that can't be read.
+    def of(cls, read: _Definition, path: Path, named_inputs: frozenset[str]) -> _Meaning:
+        """Read a definition; raise OpError for the first field that can't be read.
 
-        given: the inputs that workloads name, of which optional ones are taken in.
+        named_inputs: the inputs that workloads name; optional ones among them are used.
         """
-        run, inputs = _run(read, path, given)
+        run, inputs = _run(read, path, named_inputs)
         read = read.model_copy(update={"inputs": inputs})
         axes, broken = _axes(read, path)
-        real = {name: each for name, each in read.inputs.items() if each.shape is not None}
-        for name, each in (*real.items(), *read.outputs.items()):
-            _check(f"{path}: {name}", name, each, read)
-        known = _DTYPES | _WHOLE | _CODES
-        dtypes = {name: _DTYPES[each.dtype] for name, each in real.items() if each.dtype in _DTYPES}
-        if not (dtypes or any(each.dtype in _CODES for each in real.values())):
+        real = {name: tensor for name, tensor in read.inputs.items() if tensor.shape is not None}
+        for name, tensor in (*real.items(), *read.outputs.items()):
+            _check(f"{path}: {name}", name, tensor, read)
+        all_dtypes = _DTYPES | _WHOLE | _CODES
+        dtypes = {
+            name: _DTYPES[tensor.dtype] for name, tensor in real.items() if tensor.dtype in _DTYPES
+        }
+        if not (dtypes or any(tensor.dtype in _CODES for tensor in real.values())):
             raise OpError(
                 f"{path}: inputs: none is a tensor of real numbers; an op has one at least"
             )
         activation = next(iter(dtypes.values()), torch.float32)
-        weights = [each for name, each in dtypes.items() if name in _WEIGHTS]
+        weights = [dtype for name, dtype in dtypes.items() if name in _WEIGHTS]
         pair = activation, (*weights, activation)[0]
 
-        def array(name: str, each: _Tensor) -> Array:
-            kind: Kind | torch.dtype = known[each.dtype]
+        def array(name: str, tensor: _Tensor) -> Array:
+            kind: Kind | torch.dtype = all_dtypes[tensor.dtype]
             if name in read.inputs and name in _WEIGHTS and kind == pair[1]:
                 kind = "weight"
             elif kind == pair[0]:
                 kind = "activation"
-            return Array(name, tuple(axes[axis] for axis in each.shape or ()), kind)
+            return Array(name, tuple(axes[axis] for axis in tensor.shape or ()), kind)
 
         return cls(
             path=path,
@@ -294,31 +296,31 @@ class _Meaning:
         )
 
     def numbers(self, lines: Sequence[_Place]) -> dict[str, float]:
-        """The scalars' values. Raises OpError where two lines say two."""
+        """Return the scalars' values. Raises OpError where two lines differ."""
         result = {
             name: value
             for name, value in self.signature.numbers.items()
             if isinstance(value, int | float)
         }
-        said: dict[str, str] = {}
+        sources: dict[str, str] = {}
         for line in lines:
             for name, value in tuple(result.items()):
-                given = line.workload.inputs.get(name)
-                if not isinstance(given, _Scalar):
+                stated = line.workload.inputs.get(name)
+                if not isinstance(stated, _Scalar):
                     continue
                 earlier = result.get(name, value)
-                if name in said and given.value != earlier:
+                if name in sources and stated.value != earlier:
                     raise OpError(
-                        f"{line.where}: inputs.{name}: {given.value}, and {earlier} in "
-                        f"{said[name]}; an op has one value of it, so put them into files that "
+                        f"{line.where}: inputs.{name}: {stated.value}, and {earlier} in "
+                        f"{sources[name]}; an op has one value of it, so put them into files that "
                         "runs of their own name"
                     )
-                result[name], said[name] = given.value, line.where
+                result[name], sources[name] = stated.value, line.where
         return result
 
     def reference(self, numbers: Mapping[str, float]) -> Reference:
         """Return the reference of an op with these values of its scalars."""
-        made = Reference(
+        result = Reference(
             name=self.read.name,
             written=self.run,
             function=_function(self.run, self.read),
@@ -329,7 +331,7 @@ class _Meaning:
             problem=self._broken,
             pointers=self._pointers(),
         )
-        return replace(made, labels=cache(partial(_labels, made, self.path)))
+        return replace(result, labels=cache(partial(_labels, result, self.path)))
 
     def _broken(self, sizes: Mapping[str, int]) -> str | None:
         """Return the constraint that sizes break: one pointer alone is the end of nothing."""
@@ -341,21 +343,21 @@ class _Meaning:
         return self.problem(sizes)
 
     def _pointers(self) -> dict[str, Axis]:
-        """Of each argument that a constraint says to end at an axis, as `n == p[-1]`, that axis."""
+        """Return the axis at which an argument ends by a constraint, as `n == p[-1]`."""
         vectors = {array.name for array in self.signature.arrays if len(array.axes) == 1}
         result = {}
-        for each in filter(None, map(_POINTERS.fullmatch, self.read.constraints or ())):
-            axis, name = each.groups()
+        for match in filter(None, map(_POINTERS.fullmatch, self.read.constraints or ())):
+            axis, name = match.groups()
             if axis not in self.axes or name not in vectors:
-                told = f"{self.path}: constraints: {each[0]!r}"
-                raise OpError(f"{told}: {axis} must be an axis, and {name} an input of one axis")
+                prefix = f"{self.path}: constraints: {match[0]!r}"
+                raise OpError(f"{prefix}: {axis} must be an axis, and {name} an input of one axis")
             result[name] = self.axes[axis]
         return result
 
     def cases(
         self, lines: Sequence[_Place], stored: dict[Draw, dict[str, _Stored]]
     ) -> Iterator[Case]:
-        """A case of each line; the tensors that it names go into `stored`. Raises OpError."""
+        """Yield a case of each line; the tensors that it names go into `stored`. Raises OpError."""
         for line in lines:
             self._check(line)
             axes = line.workload.axes
@@ -365,9 +367,9 @@ class _Meaning:
                 raise OpError(f"{line.where}: axes: {wrong}")
             case = case_of(self.read.name, sizes, self.dtypes, "ci")
             named = {
-                array.name: _stored(line, given, array, case)
+                array.name: _stored(line, stated, array, case)
                 for array in self.signature.arrays
-                if isinstance(given := line.workload.inputs[array.name], _Safetensors)
+                if isinstance(stated := line.workload.inputs[array.name], _Safetensors)
             }
             while stored.setdefault((case.sizes, case.seed), named) != named:
                 case = replace(case, seed=case.seed + 1)  # other values, of these sizes
@@ -377,33 +379,33 @@ class _Meaning:
         for name in self.sizes:
             if line.workload.axes.get(name, 0) < 1:
                 raise OpError(f"{line.where}: axes.{name}: it needs a number of 1 or more")
-        for name, each in self.read.inputs.items():
-            given = line.workload.inputs.get(name)
-            if given is None or (each.shape is None) != isinstance(given, _Scalar):
-                kind = "scalar, with its value" if each.shape is None else "random or safetensors"
+        for name, tensor in self.read.inputs.items():
+            stated = line.workload.inputs.get(name)
+            if stated is None or (tensor.shape is None) != isinstance(stated, _Scalar):
+                kind = "scalar, with its value" if tensor.shape is None else "random or safetensors"
                 raise OpError(f"{line.where}: inputs.{name}: its type must be {kind}")
 
 
 def _check_whole(
     reference: Reference, sizes: Mapping[str, int], named: Mapping[str, _Stored]
 ) -> None:
-    """Raises OpError where whole numbers in a file aren't valid: traces have such. -1 pads."""
+    """Raise OpError where whole numbers in a file aren't valid: traces have such. -1 pads."""
     for array in reference.signature.arrays:
         if array.name not in named or array.is_real or array.kind in {torch.bool, *_BYTES.values()}:
             continue
         stored = named[array.name]
-        values, told = stored().long().flatten(), f"{stored.file}: {stored.key}"
+        values, where = stored().long().flatten(), f"{stored.file}: {stored.key}"
         if array.name in reference.pointers:
             end = length(reference.pointers[array.name], sizes)
             ends = int(values[0]), int(values[-1])
             if ends != (0, end) or bool((values.diff() < 0).any()):
-                raise OpError(f"{told} must rise from 0 to {end}, and doesn't")
+                raise OpError(f"{where} must rise from 0 to {end}, and doesn't")
         else:
             end = length(reference.labels()[array.name], sizes)
             wrong = values[(values < -1) | (values >= end)]
             if len(wrong):
                 raise OpError(
-                    f"{told}: {len(wrong):,} of {len(values):,} aren't from 0 to {end - 1}, as "
+                    f"{where}: {len(wrong):,} of {len(values):,} aren't from 0 to {end - 1}, as "
                     f"{wrong[0]}"
                 )
 
@@ -411,46 +413,52 @@ def _check_whole(
 def _axes(
     read: _Definition, path: Path
 ) -> tuple[dict[str, Axis], Callable[[Mapping[str, int]], str | None]]:
-    """What each axis is, and what tells of a constraint that sizes break."""
-    constants = {name: each.value for name, each in read.axes.items() if isinstance(each, _Const)}
+    """Return each axis, and a function that names the constraint that sizes break."""
+    constants = {
+        name: axis_.value for name, axis_ in read.axes.items() if isinstance(axis_, _Const)
+    }
     axes: dict[str, Axis] = {**{name: name for name in read.axes}, **constants}
     constraints = []
     followed = {
-        name: each.expression for name, each in read.axes.items() if isinstance(each, _Expression)
+        name: axis_.expression
+        for name, axis_ in read.axes.items()
+        if isinstance(axis_, _Expression)
     }
-    tensors = {name: each.shape for name, each in (read.inputs | read.outputs).items()}
+    tensors = {name: tensor.shape for name, tensor in (read.inputs | read.outputs).items()}
 
-    def axis(found: re.Match[str]) -> str:
-        """What the axis of a tensor is called; the text as it is where there is none."""
-        shape, place = tensors.get(found[1]) or (), int(found[2])
-        return shape[place] if -len(shape) <= place < len(shape) else found[0]
+    def axis(match: re.Match[str]) -> str:
+        """Return the name of a tensor's axis; the text as it is where there is none."""
+        shape, place = tensors.get(match[1]) or (), int(match[2])
+        return shape[place] if -len(shape) <= place < len(shape) else match[0]
 
     for written in read.constraints or ():
-        told, text = f"{path}: constraints: {written!r}", _LENGTH.sub(axis, written)
+        where, text = f"{path}: constraints: {written!r}", _LENGTH.sub(axis, written)
         if _POINTERS.fullmatch(text):
             continue
-        names = _names(text, told)
+        names = _names(text, where)
         if unknown := sorted(names - read.axes.keys()):
-            raise OpError(f"{told}: {unknown[0]} is no axis; only axes can be spoken of")
+            raise OpError(f"{where}: {unknown[0]} is no axis; only axes can be spoken of")
         constants |= _fulfilling(text, names - constants.keys(), constants, read)
         constraints.append(Extent(text, constants))
         left, equals, right = text.partition("==")
         name = left.strip()
-        if equals and axes.get(name) == name and name not in _names(right, told) | followed.keys():
+        if equals and axes.get(name) == name and name not in _names(right, where) | followed.keys():
             followed[name] = right.strip()
     axes |= constants
     for name, text in followed.items():
-        told = f"{path}: axes.{name}: {text!r}"
-        for each in sorted(_names(text, told)):
-            if each not in read.axes or each in followed:
-                raise OpError(f"{told}: {each} is no axis of type var or const")
+        where = f"{path}: axes.{name}: {text!r}"
+        for other in sorted(_names(text, where)):
+            if other not in read.axes or other in followed:
+                raise OpError(f"{where}: {other} is no axis of type var or const")
         axes[name] = Extent(text, constants)
 
     def broken(sizes: Mapping[str, int]) -> str | None:
-        lengths = {name: each.of(sizes) for name, each in axes.items() if isinstance(each, Extent)}
-        for name, each in lengths.items():
-            if sizes.get(name, each) != each or each < 1:
-                return f"{name} must be {followed[name]}, which is {each}"
+        lengths = {
+            name: axis_.of(sizes) for name, axis_ in axes.items() if isinstance(axis_, Extent)
+        }
+        for name, extent in lengths.items():
+            if sizes.get(name, extent) != extent or extent < 1:
+                return f"{name} must be {followed[name]}, which is {extent}"
         for constraint in constraints:
             if not constraint.of({**lengths, **sizes}):
                 return f"{constraint.text} must hold"
@@ -462,26 +470,26 @@ def _axes(
 def _fulfilling(
     text: str, free: set[str], constants: Mapping[str, int], read: _Definition
 ) -> dict[str, int]:
-    """The length of an axis that no input has, which a constraint on constants leaves one for."""
-    taken = {axis for input_ in read.inputs.values() for axis in input_.shape or ()}
-    name, *others = [*free, ""]
-    if others != [""] or name in taken or not isinstance(read.axes[name], _Var):
+    """Return the length of an axis that no input has, where constants leave one length for it."""
+    in_inputs = {axis for input_ in read.inputs.values() for axis in input_.shape or ()}
+    name, *further = [*free, ""]
+    if further != [""] or name in in_inputs or not isinstance(read.axes[name], _Var):
         return {}
     lengths = range(1, max(constants.values(), default=0) + 1)
-    found = [each for each in lengths if Extent(text, constants).of({name: each})]
-    return {name: found[0]} if len(found) == 1 else {}
+    fitting = [extent for extent in lengths if Extent(text, constants).of({name: extent})]
+    return {name: fitting[0]} if len(fitting) == 1 else {}
 
 
-def _names(text: str, told: str) -> set[str]:
+def _names(text: str, where: str) -> set[str]:
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except SyntaxError as error:
-        raise OpError(f"{told}: no expression of Python's; write one of axes") from error
-    return {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)} - {"min", "max"}
+        raise OpError(f"{where}: no expression of Python's; write one of axes") from error
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - {"min", "max"}
 
 
 def _sizes(names: Sequence[str]) -> dict[str, Sizes]:
-    """What the free axes are tried at: of several, none that makes tensors of all of them huge."""
+    """Return the sizes tried for the free axes: together they make no tensor huge."""
 
     def level(size: int) -> str:
         return "one" if size == 1 else "several" if size < 30 else "many"
@@ -492,22 +500,22 @@ def _sizes(names: Sequence[str]) -> dict[str, Sizes]:
     return {name: Sizes("extent", _SEVERAL, level, large, timed) for name in names}
 
 
-def _check(told: str, name: str, tensor: _Tensor, read: _Definition) -> None:
-    """Raises OpError where a tensor isn't one that a case can have."""
+def _check(where: str, name: str, tensor: _Tensor, read: _Definition) -> None:
+    """Raise OpError where a tensor isn't one that a case can have."""
     if not name.isidentifier():
-        raise OpError(f"{told}: no name of an argument; write letters, digits and underscores")
+        raise OpError(f"{where}: no name of an argument; write letters, digits and underscores")
     if tensor.shape is None:
-        raise OpError(f"{told}.shape: an output is a tensor; write its axes")
+        raise OpError(f"{where}.shape: an output is a tensor; write its axes")
     for axis in tensor.shape:
         if axis not in read.axes:
-            raise OpError(f"{told}.shape: {axis} is no axis; add it to axes")
-    known = [*_DTYPES, *_CODES, *_WHOLE]
-    if tensor.dtype not in known:
-        raise OpError(f"{told}.dtype: {tensor.dtype} isn't read; there are {', '.join(known)}")
+            raise OpError(f"{where}.shape: {axis} is no axis; add it to axes")
+    dtypes = [*_DTYPES, *_CODES, *_WHOLE]
+    if tensor.dtype not in dtypes:
+        raise OpError(f"{where}.dtype: {tensor.dtype} isn't read; there are {', '.join(dtypes)}")
 
 
 def _labels(reference: Reference, path: Path) -> dict[str, Axis]:
-    """Of each argument that holds places of an axis, that axis: the first place past it fails.
+    """Return the axis whose places an argument holds: the first place past it fails.
 
     Each is tried alone, on sizes that differ, the others being 0. Raises OpError.
     """
@@ -521,8 +529,8 @@ def _labels(reference: Reference, path: Path) -> dict[str, Axis]:
     if not unknown:
         return {}
     every = [axis for array in reference.signature.arrays for axis in array.axes]
-    apart = [each for each in range(2, 24) if each not in every]
-    pairs = (each.axes[:2] for each in reference.signature.real if len(each.axes) > 2)
+    apart = [size for size in range(2, 24) if size not in every]
+    pairs = (array.axes[:2] for array in reference.signature.real if len(array.axes) > 2)
     joined = [  # pages and their size, of which a reference may make one axis
         Extent(f"{one} * {other}", {})
         for one, other in pairs
@@ -537,50 +545,50 @@ def _labels(reference: Reference, path: Path) -> dict[str, Axis]:
     def tells(sizes: Mapping[str, int]) -> bool:
         lengths = {length(axis, sizes) for axis in every}
         return reference.problem(sizes) is None and lengths.isdisjoint(
-            each.of(sizes) for each in joined
+            extent.of(sizes) for extent in joined
         )
 
     sizes = next(filter(tells, drawn), None)
     if sizes is None:
         raise OpError(f"{path}: constraints: no sizes from 2 to 23 that differ fulfil them")
     case = case_of(reference.name, sizes, reference.dtypes[0], "ci")
-    zeros = dict.fromkeys((each.name for each in unknown), 1)
-    given = replace(reference, labels=lambda: zeros).inputs(case, torch.device("cpu"))
-    given = {
-        name: each.double() if isinstance(each, Tensor) and each.is_floating_point() else each
-        for name, each in given.items()
+    zeros = dict.fromkeys((array.name for array in unknown), 1)
+    inputs = replace(reference, labels=lambda: zeros).inputs(case, torch.device("cpu"))
+    inputs = {
+        name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+        for name, value in inputs.items()
     }
 
     def runs(name: str, value: int) -> bool:
         try:
             truth(
-                reference.function, {**given, name: torch.full_like(required(given, name), value)}
+                reference.function, {**inputs, name: torch.full_like(required(inputs, name), value)}
             )
         except Exception:  # noqa: BLE001  # whatever a reference raises
             return False
         return True
 
     result = {}
-    for each in unknown:
+    for array in unknown:
         # Of axes of one length a size is meant, not what follows from it.
         named = [*joined, *sorted(every, key=lambda axis: isinstance(axis, str))]
         lengths = {length(axis, sizes): axis for axis in named}
-        ends = (n for n in sorted(lengths) if not runs(each.name, n))
+        ends = (n for n in sorted(lengths) if not runs(array.name, n))
         end = next(ends, 0)
-        if not end or not runs(each.name, end - 1):
+        if not end or not runs(array.name, end - 1):
             raise OpError(
-                f"{path}: {each.name}.dtype: {str(each.kind).removeprefix('torch.')}, and nothing "
-                "says which values of it are valid: the first that the reference fails on is no "
-                "axis's length; write an op of your own (docs/how-to/own-op.md)"
+                f"{path}: {array.name}.dtype: {str(array.kind).removeprefix('torch.')}, and "
+                "nothing says which values of it are valid: the first that the reference fails on "
+                "is no axis's length; write an op of your own (docs/how-to/own-op.md)"
             )
-        result[each.name] = lengths[end]
+        result[array.name] = lengths[end]
     return result
 
 
 def _run(
-    read: _Definition, path: Path, given: frozenset[str]
+    read: _Definition, path: Path, named_inputs: frozenset[str]
 ) -> tuple[Function, dict[str, _Tensor]]:
-    """The reference's function, the last one if none is called run; the inputs that it is passed.
+    """Return the reference's function, the last one if none is called run, and its inputs.
 
     An optional input that it has a default for is none of them, unless that is a number or the
     input is given. Where a parameter has another name, its place says which input it is.
@@ -591,76 +599,80 @@ def _run(
     try:
         exec(compile(read.reference, file, "exec"), space)  # noqa: S102  # a user's, as in --ops
     except Exception as error:
-        told = " ".join(str(error).split())
-        raise OpError(f"{file}: it can't be run: {type(error).__name__}: {told}") from error
-    defined = (each for each in space.values() if inspect.isfunction(each))
-    own = [each for each in defined if inspect.unwrap(each).__code__.co_filename == file]
+        message = " ".join(str(error).split())
+        raise OpError(f"{file}: it can't be run: {type(error).__name__}: {message}") from error
+    defined = (function for function in space.values() if inspect.isfunction(function))
+    own = [
+        function for function in defined if inspect.unwrap(function).__code__.co_filename == file
+    ]
     run: Function | None = space.get("run") or next(reversed(own), None)
     if not callable(run):
         raise OpError(f"{file}: it has no function run; write `def run({', '.join(read.inputs)})`")
-    taken = inspect.signature(run).parameters
+    parameters = inspect.signature(run).parameters
 
     def is_passed(name: str) -> bool:
-        default = taken[name].default if name in taken else None
+        default = parameters[name].default if name in parameters else None
         needed = isinstance(default, int | float) or default is inspect.Parameter.empty
-        return needed or name in given or not read.inputs[name].optional
+        return needed or name in named_inputs or not read.inputs[name].optional
 
-    inputs = {name: each for name, each in read.inputs.items() if is_passed(name)}
+    inputs = {name: tensor for name, tensor in read.inputs.items() if is_passed(name)}
     called = {
         name: other
-        for name, other in zip(read.inputs, taken, strict=False)
-        if name in inputs.keys() - taken.keys() and other not in inputs
+        for name, other in zip(read.inputs, parameters, strict=False)
+        if name in inputs.keys() - parameters.keys() and other not in inputs
     }
     passed = {called.get(name, name) for name in inputs}
     needed = {
         name
-        for name, each in taken.items()
-        if each.default is inspect.Parameter.empty and each.kind != inspect.Parameter.VAR_KEYWORD
+        for name, parameter in parameters.items()
+        if parameter.default is inspect.Parameter.empty
+        and parameter.kind != inspect.Parameter.VAR_KEYWORD
     }
-    if not needed <= passed <= taken.keys():
+    if not needed <= passed <= parameters.keys():
         raise OpError(
-            f"{file}: run takes {', '.join(taken) or 'nothing'}, and inputs are "
+            f"{file}: run takes {', '.join(parameters) or 'nothing'}, and inputs are "
             f"{', '.join(inputs)}; give them the same names"
         )
     return (_renamed(run, called) if called else run), inputs
 
 
 def _renamed(run: Function, called: Mapping[str, str]) -> Function:
-    """The function with its parameters called by the names of inputs."""
+    """Return the function with its parameters called by the names of inputs."""
 
-    def function(**given: Any) -> Any:
-        return run(**{called.get(name, name): each for name, each in given.items()})
+    def function(**arguments: Any) -> Any:
+        return run(**{called.get(name, name): value for name, value in arguments.items()})
 
     return update_wrapper(function, run)
 
 
 def _defaults(read: _Definition, run: Function) -> dict[str, float]:
-    """The scalars, with the values that the reference has for them, else NaN."""
-    known = inspect.signature(run).parameters
-    scalars = [name for name, each in read.inputs.items() if each.shape is None]
-    defaults = {name: known[name].default if name in known else None for name in scalars}
+    """Return the scalars, with the values that the reference has for them, else NaN."""
+    parameters = inspect.signature(run).parameters
+    scalars = [name for name, tensor in read.inputs.items() if tensor.shape is None]
+    defaults = {name: parameters[name].default if name in parameters else None for name in scalars}
     return {
-        name: each if isinstance(each, int | float) else math.nan for name, each in defaults.items()
+        name: value if isinstance(value, int | float) else math.nan
+        for name, value in defaults.items()
     }
 
 
 def _function(run: Function, read: _Definition) -> Function:
-    """The reference as an op has it: in the precision of its arguments, and a tuple returned."""
-    file, known = inspect.unwrap(run).__code__.co_filename, _DTYPES | _CODES
+    """Return the reference as an op has it: in its arguments' precision, returning a tuple."""
+    file, all_dtypes = inspect.unwrap(run).__code__.co_filename, _DTYPES | _CODES
     dtypes = {
-        name: known[each.dtype]
-        for name, each in read.inputs.items()
-        if each.shape is not None and each.dtype in known
+        name: all_dtypes[tensor.dtype]
+        for name, tensor in read.inputs.items()
+        if tensor.shape is not None and tensor.dtype in all_dtypes
     }
 
-    def function(**given: Any) -> tuple[Tensor, ...]:
-        declared = {id(given[name]): dtype for name, dtype in dtypes.items()}
-        with Precision(given[next(iter(dtypes))].dtype, file, declared):
-            made: Any = run(**given)
-        if isinstance(made, dict):
-            made = tuple(made.get(name) for name in read.outputs)
-        returned = made if isinstance(made, tuple | list) else (made,)
-        if not all(isinstance(each, Tensor) for each in returned):
+    def function(**arguments: Any) -> tuple[Tensor, ...]:
+        declared = {id(arguments[name]): dtype for name, dtype in dtypes.items()}
+        with Precision(arguments[next(iter(dtypes))].dtype, file, declared):
+            result: Any = run(**arguments)
+        if isinstance(result, dict):
+            result = tuple(result.get(name) for name in read.outputs)
+        returned = result if isinstance(result, tuple | list) else (result,)
+        if not all(isinstance(output, Tensor) for output in returned):
             raise TypeError("it returns something else than the tensors of outputs")
         return tuple(returned)
 
@@ -673,20 +685,20 @@ def _text(path: Path) -> str:
             raise OpError(f"{path}: larger than {_MOST_BYTES >> 20} MiB, so none of these files")
         return path.read_text("utf-8")
     except (OSError, ValueError) as error:
-        told = getattr(error, "strerror", None) or error
-        raise OpError(f"{path}: it can't be read ({told})") from error
+        message = getattr(error, "strerror", None) or error
+        raise OpError(f"{path}: it can't be read ({message})") from error
 
 
 def _parsed(kind: type[_Kind], text: str, where: str) -> _Kind:
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:
-        first, *others = error.errors(include_url=False, include_context=False)
+        first, *further = error.errors(include_url=False, include_context=False)
         field = ".".join(map(str, first["loc"]))
         message = str(first["msg"])
-        more = f" (and {len(others):,} more mistakes)" if others else ""
-        told = f"{field}: {message}" if field else message
-        raise OpError(f"{where}: {told}{more}") from error
+        more = f" (and {len(further):,} more mistakes)" if further else ""
+        message = f"{field}: {message}" if field else message
+        raise OpError(f"{where}: {message}{more}") from error
 
 
 def _lines(file: Path, name: str) -> Iterator[_Place]:
@@ -701,5 +713,5 @@ def _lines(file: Path, name: str) -> Iterator[_Place]:
             raise OpError(f"{where}: not JSON ({error}); write one workload a line") from error
         if bare:
             yield _Place(file, number, _parsed(_Workload, line, where))
-        elif (read := _parsed(_Line, line, where)).definition == name:
+        elif (read := _parsed(_WorkloadLine, line, where)).definition == name:
             yield _Place(file, number, read.workload)

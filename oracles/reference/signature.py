@@ -1,4 +1,4 @@
-"""What a reference's annotations say of an op: its arguments, its outputs, and their shapes.
+"""An op's declaration by a reference's annotations: its arguments, its outputs, and their shapes.
 
     def rms_norm(x: Float[Tensor, "m n"], weight: Float[Tensor, "n"], eps: float = 1e-6)
         -> Float[Tensor, "m n"]:
@@ -6,8 +6,8 @@
 `Float` is the case's dtype, of a weight the weights'; `Float32` is fp32 whatever the case. `Int` is
 int64, `Int32` int32, `Int8` and `UInt8` bytes, `Bool` a mask. An output may be `Float8e4m3fn`:
 codes, by a cast that saturates. An axis is the name of a size, an expression of sizes (`2*n`,
-`b+1`), or a number. What has a default
-and isn't a tensor is a number that the op fixes, and that kernels are passed.
+`b+1`), or a number. A parameter
+with a default that isn't a tensor is a number that the op fixes, and that kernels are passed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Extent:
     constants: Mapping[str, int]
 
     def of(self, sizes: Mapping[str, int]) -> int:
-        """How long it is. Raises NameError, and whatever else the expression does."""
+        """Return the length. Raises NameError, and the errors of the expression."""
         names = {"__builtins__": {}, "min": min, "max": max, **self.constants, **sizes}
         return int(eval(self.text, names))  # noqa: S307  # beside code of the same file that runs
 
@@ -79,18 +79,18 @@ class Array:
     fixed: bool = False
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """Its shape, of a case with these sizes."""
+        """Return the array's shape in a case with these sizes."""
         return tuple(length(axis, sizes) for axis in self.axes)
 
     def dtype(self, case: Case) -> torch.dtype:
-        """Its dtype, in a case."""
+        """Return the array's dtype in a case."""
         if isinstance(self.kind, torch.dtype):
             return self.kind
         return case.weight_dtype if self.kind == "weight" else case.dtype
 
     @property
     def is_real(self) -> bool:
-        """Whether it holds floating-point numbers."""
+        """Return True if the array holds floating-point numbers."""
         return not isinstance(self.kind, torch.dtype) or self.kind.is_floating_point
 
     @property
@@ -107,7 +107,7 @@ class Array:
 
 
 def length(axis: Axis, sizes: Mapping[str, int]) -> int:
-    """How long an axis is, of a case with these sizes."""
+    """Return an axis's length in a case with these sizes."""
     if isinstance(axis, Extent):
         return axis.of(sizes)
     return sizes[axis] if isinstance(axis, str) else axis
@@ -150,11 +150,16 @@ class Signature:
         weights: tuple[str, ...],
         updates: tuple[str, ...] = (),
     ) -> Signature:
-        """What a function's annotations say.
+        """Return the signature that a function's annotations state.
 
-        outputs: names of what it returns, none where it returns nothing. weights: the arguments
-        that have a dtype of their own. updates: those that it changes, which are outputs, too.
-        Raises OpError.
+        Args:
+            function: the reference.
+            outputs: names of its outputs, none where it returns nothing.
+            weights: the arguments that have a dtype of their own.
+            updates: the arguments that it changes, which are outputs, too.
+
+        Raises:
+            OpError: an annotation is missing, or can't be read.
         """
         where = place_of(function)
         try:
@@ -172,16 +177,16 @@ class Signature:
                 numbers[name] = None
             elif typing.get_origin(hint) in {list, tuple}:
                 several = _several(where, name, hint, weights)
-                lists[name] = tuple(each.name for each in several)
+                lists[name] = tuple(array.name for array in several)
                 arrays += several
             else:
                 arrays.append(_array(where, name, _tensor_of(hint) or hint, weights))
-        made, returned = _outputs(where, hints.get("return"), outputs, updates, arrays)
-        return cls(tuple(arrays), numbers, made, lists, returned)
+        output_arrays, returned = _outputs(where, hints.get("return"), outputs, updates, arrays)
+        return cls(tuple(arrays), numbers, output_arrays, lists, returned)
 
 
 def place_of(function: Function) -> str:
-    """`file:line` of where a function is written."""
+    """Return `file:line` of where a function is written."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:  # written in C, or an object that is called
         return str(getattr(function, "__name__", type(function).__name__))

@@ -39,7 +39,7 @@ def symmetries(
     signature: Signature,
     sets: Sequence[Mapping[str, int]],
 ) -> tuple[Symmetry, ...]:
-    """Find those of a reference, none of which follows from others.
+    """Return the symmetries of a reference, none of which follows from others.
 
     run: tensors in float64 -> outputs; draw: sizes and a seed -> all tensor arguments; sets: of
     sizes, in all of which a symmetry holds.
@@ -67,41 +67,43 @@ def symmetries(
             turned = outputs
         return turned
 
-    found: list[Symmetry] = []
+    result: list[Symmetry] = []
     for axis, subset in _candidates(signature, sets[0]):
-        if subset in _follows(each.arguments for each in found if each.axis == axis):
+        if subset in _follows(symmetry.arguments for symmetry in result if symmetry.axis == axis):
             continue
         outputs = outputs_of(axis, subset)
         if outputs is not None:
-            found.append(Symmetry(axis, subset, outputs))
-    return tuple(found)
+            result.append(Symmetry(axis, subset, outputs))
+    return tuple(result)
 
 
 def _candidates(
     signature: Signature, sizes: Mapping[str, int]
 ) -> Iterator[tuple[str | None, frozenset[str]]]:
-    """The fewest arguments first."""
+    """Yield axes and subsets of arguments, the smallest subsets first."""
     real = [array for array in signature.real if not array.fixed]
     for count in range(1, len(real) + 1):
-        used = {each for array in real for each in array.axes if isinstance(each, str)}
+        used = {axis_ for array in real for axis_ in array.axes if isinstance(axis_, str)}
         axes = [size for size in sizes if size in used]
         for axis in (None, *axes):
-            having = [each.name for each in real if axis is None or each.axes.count(axis) == 1]
+            having = [array.name for array in real if axis is None or array.axes.count(axis) == 1]
             for subset in combinations(having, count):
                 yield axis, frozenset(subset)
 
 
-def _follows(found: Iterator[frozenset[str]]) -> set[frozenset[str]]:
-    """What several symmetries along one axis come to together."""
+def _follows(subsets: Iterator[frozenset[str]]) -> set[frozenset[str]]:
+    """Return all products of several symmetries along one axis."""
     result: set[frozenset[str]] = set()
-    for each in found:
-        result |= {each, *(each ^ other for other in result)}
+    for subset in subsets:
+        result |= {subset, *(subset ^ other for other in result)}
     return result
 
 
 def _factor(array: Array, axis: str | None, signs: Tensor) -> Tensor:
-    """Signs in a shape that broadcasts to the array."""
-    return signs.view([-1 if each == axis else 1 for each in array.axes] if axis else ())
+    """Return signs in a shape that broadcasts to the array."""
+    return signs.view(
+        [-1 if array_axis == axis else 1 for array_axis in array.axes] if axis else ()
+    )
 
 
 def _flipped(tensor: Tensor, array: Array, axis: str | None, signs: Tensor) -> Tensor:
@@ -127,13 +129,13 @@ def _changed(
     return frozenset(names)
 
 
-def flips(found: tuple[Symmetry, ...], signature: Signature, case: Case, seed: int) -> Flips:
-    """Signs of a case, drawn from the seed: every output that can change signs does somewhere."""
+def flips(symmetries_: tuple[Symmetry, ...], signature: Signature, case: Case, seed: int) -> Flips:
+    """Return a case's signs, drawn from the seed: every output that can change signs does."""
     arrays = {array.name: array for array in (*signature.arrays, *signature.outputs)}
     usable = [
-        each
-        for each in found
-        if not any(_is_expanded(arrays[name], case, each.axis) for name in each.arguments)
+        symmetry
+        for symmetry in symmetries_
+        if not any(_is_expanded(arrays[name], case, symmetry.axis) for name in symmetry.arguments)
     ]
     for attempt in range(_ATTEMPTS):
         result = _drawn(usable, arrays, dict(case.sizes), Signs("signs", seed, attempt))
@@ -147,23 +149,23 @@ def _drawn(
 ) -> Flips:
     inputs: dict[str, tuple[Tensor, ...]] = {}
     outputs: dict[str, tuple[Tensor, ...]] = {}
-    for each in usable:
-        signs = draw.perhaps(1 if each.axis is None else sizes[each.axis])
-        for changed, names in ((inputs, each.arguments), (outputs, each.outputs)):
+    for symmetry in usable:
+        signs = draw.perhaps(1 if symmetry.axis is None else sizes[symmetry.axis])
+        for changed, names in ((inputs, symmetry.arguments), (outputs, symmetry.outputs)):
             for name in sorted(names):
-                factor = _factor(arrays[name], each.axis, signs)
+                factor = _factor(arrays[name], symmetry.axis, signs)
                 changed[name] = (*changed.get(name, ()), factor)
     return Flips(inputs, outputs)
 
 
 def _changes(factors: tuple[Tensor, ...]) -> bool:
-    """Whether some sign changes, where there is any element."""
+    """Return True if some sign changes, or there is no element."""
     total = reduce(torch.logical_xor, factors)
     return bool(total.any()) or not total.numel()
 
 
 def _is_expanded(array: Array, case: Case, axis: str | None) -> bool:
-    """Whether the array has one sign along the axis, whatever is asked for."""
+    """Return True if the array is expanded along the axis, and so has one sign there."""
     if axis is None:
         return False
     return array.letters[array.axes.index(axis)] in case.layout.of(array.name).expanded

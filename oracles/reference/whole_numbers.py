@@ -1,7 +1,7 @@
 """Whole numbers that index: what they leave unread, and whether the order of two equal ones counts.
 
-Both are found by trying the reference, where nobody said it. Of rows that are written by index the
-last one would win, and which one is last is for each kernel to say: such indices must be distinct.
+Both are found by trying the reference, where nobody said it. Where rows are written by index
+the last one would win, and each kernel may have another last one: such indices must be distinct.
 A slot that no index names may hold anything: the truth stays as it is with NaN there.
 """
 
@@ -39,17 +39,17 @@ def poison_unread(reference: Reference, inputs: Inputs, drawn: dict[str, Tensor]
     """Put NaN into the slots of `drawn` that the outputs don't depend on; inputs: all arguments."""
     axes = frozenset(reference.labels().values())
     wide = {
-        name: each.double() if isinstance(each, Tensor) and each.is_floating_point() else each
-        for name, each in inputs.items()
+        name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+        for name, value in inputs.items()
     }
     for array in gathered(reference.signature.arrays, axes):
         try:
-            made = _with_nan(reference, array, axes, wide)
+            changed = _with_nan(reference, array, axes, wide)
         except Exception:  # noqa: BLE001  # whatever a user's function raises on NaN, or autograd
-            made = None
-        if made is not None:
-            wide[array.name] = made
-            drawn[array.name][made.isnan()] = torch.nan
+            changed = None
+        if changed is not None:
+            wide[array.name] = changed
+            drawn[array.name][changed.isnan()] = torch.nan
 
 
 def _with_nan(
@@ -62,20 +62,22 @@ def _with_nan(
         returned = reference.function(**{**wide, array.name: leaf})
         several = returned if isinstance(returned, tuple) else (returned,)
         # An irrational weight for each element: no two of them cancel.
-        total = torch.stack([(each * (1 + torch.rand_like(each))).sum() for each in several]).sum()
+        total = torch.stack(
+            [(output * (1 + torch.rand_like(output))).sum() for output in several]
+        ).sum()
         (gradient,) = torch.autograd.grad(total, leaf)
-    made = leaf.detach().clone()
+    changed = leaf.detach().clone()
     for place, axis in enumerate(array.axes):
         if axis in axes:
-            rest = [other for other in range(made.ndim) if other != place]
+            rest = [other for other in range(changed.ndim) if other != place]
             unread = (gradient == 0).movedim(place, 0).flatten(1).all(1) if rest else gradient == 0
-            made.index_fill_(place, unread.nonzero().flatten(), torch.nan)
-    after = analysis.truth(reference.function, {**wide, array.name: made})
+            changed.index_fill_(place, unread.nonzero().flatten(), torch.nan)
+    after = analysis.truth(reference.function, {**wide, array.name: changed})
     same = (
         torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0))
         for one, other in zip(before, after, strict=True)
     )
-    return made if all(same) and not any(each.isnan().any() for each in after) else None
+    return changed if all(same) and not any(output.isnan().any() for output in after) else None
 
 
 _asking: set[Reference] = set()  # whose inputs are drawn to find out
@@ -95,13 +97,13 @@ def overwriting(reference: Reference) -> frozenset[str]:
 @cache
 def _overwriting(reference: Reference) -> frozenset[str]:
     arrays = [array for array in reference.signature.arrays if not array.is_real]
-    known = reference.distinct.keys() | reference.pointers.keys() | reference.rising
-    asked = [array for array in arrays if array.kind != torch.bool and array.name not in known]
-    if not asked:
+    settled = reference.distinct.keys() | reference.pointers.keys() | reference.rising
+    open_ = [array for array in arrays if array.kind != torch.bool and array.name not in settled]
+    if not open_:
         return frozenset()
     labels = reference.labels()
     places = [
-        each for each in asked if each.name in labels
+        array for array in open_ if array.name in labels
     ]  # other numbers, as bytes, place nothing
     return frozenset(
         place.name for place in places if _overwrites(reference, place, labels[place.name])
@@ -133,17 +135,17 @@ def _keeps(
     inputs = reference.plain_inputs(sizes)
     inputs[array.name] = whole.to(required(inputs, array.name).dtype)
     turned: Inputs = {
-        each.name: _turned(each, axis, required(inputs, each.name))
-        for each in reference.signature.arrays
+        array_.name: _turned(array_, axis, required(inputs, array_.name))
+        for array_ in reference.signature.arrays
     }
     before = analysis.truth(reference.function, inputs)
     after = analysis.truth(reference.function, {**inputs, **turned})
     return all(
-        torch.allclose(_turned(each, axis, one), other, rtol=_TOLERANCE, atol=_TOLERANCE)
-        for each, one, other in zip(reference.signature.outputs, before, after, strict=True)
+        torch.allclose(_turned(array_, axis, one), other, rtol=_TOLERANCE, atol=_TOLERANCE)
+        for array_, one, other in zip(reference.signature.outputs, before, after, strict=True)
     )
 
 
 def _turned(array: Array, axis: str, tensor: Tensor) -> Tensor:
-    places = [place for place, each in enumerate(array.axes) if each == axis]
+    places = [place for place, array_axis in enumerate(array.axes) if array_axis == axis]
     return tensor.flip(places) if places else tensor

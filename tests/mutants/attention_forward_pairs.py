@@ -52,9 +52,8 @@ MUTANTS = (
         ERROR,
         Edit(
             _KERNEL,
-            "    bias_offset, slope = terms_of(options, batch, head)\n"
-            "    scores = HeadScores(options, "
-            "bias_offset, slope, batch_head)",
+            "    bias_offset, slope = terms_of(options, batch, head)\n    scores = HeadScores("
+            "options, bias_offset, slope, batch_head)",
             "    bias_offset, slope = terms_of(options, batch if sink_ptr is None else batch % 2, "
             "head)\n    scores = HeadScores(options, bias_offset, slope, batch_head)",
         ),

@@ -102,7 +102,7 @@ def test_whole_numbers_of_rounded_ones_are_taken_where_none_is_near() -> None:
 
     (bound,) = bounds(reference, {"x": x, "table": table}, Numerics(), _SINGLE)
     assert float(bound.deterministic.amax()) <= 2.0**-120
-    with pytest.raises(NoRuleError, match="rounded values"):
+    with pytest.raises(NoRuleError, match="indices that depend on rounded values"):
         bounds(reference, {"x": x.ceil(), "table": table}, Numerics(), _SINGLE)
 
 
