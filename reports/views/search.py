@@ -178,6 +178,7 @@ class _SearchedKernel:
 
     @property
     def failed(self) -> int:
+        """Return the number of failed rows."""
         return sum(row.status == "failed" for row in self.rows)
 
     @property

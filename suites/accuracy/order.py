@@ -19,7 +19,7 @@ _LIMITED = frozenset({"nan", "inf"})  # words of distributions whose rows tell o
 
 
 def by_early_death(op: Op, cases: Iterable[Case]) -> list[Case]:
-    """Return the op's cases in the order in which they should be tried.
+    """Return the op's cases, those of `telling_cases` first and cases without work last.
 
     An op whose cases have no factors keeps the given order.
     """
@@ -34,7 +34,16 @@ def by_early_death(op: Op, cases: Iterable[Case]) -> list[Case]:
 
 
 def telling_cases(op: Op, cases: Iterable[Case], rounds: int = _ROUNDS) -> list[Case]:
-    """Return cases that meet each level that a case has, so many times; few of many cases."""
+    """Choose few cases that meet each level of each factor `rounds` times, if the cases allow it.
+
+    Args:
+        op: an op whose cases have factors.
+        cases: the cases to choose from.
+        rounds: how often each level is met.
+
+    Returns:
+        At most 64 cases, in the order of the number of new levels that they meet.
+    """
     assert op.allowed is not None
     names = [factor.name for factor in op.allowed.factors]
     levels = {

@@ -409,6 +409,7 @@ class Run:
         return values.originals.device if on_host else self.runner.arena_device
 
     def _secret_of(self, case: Case) -> int:
+        """Return the number of --signs, or 32 bits that the run's secret and the case give."""
         if self.signs is not None:
             return self.signs
         digest = hashlib.sha256(self._secret + case.id().encode()).digest()

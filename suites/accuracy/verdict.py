@@ -144,7 +144,7 @@ def _of_values(output: Output) -> tuple[Findings, tuple[Rule, str] | None]:
 
 
 def _of_indices(output: Output) -> tuple[Findings, tuple[Rule, str] | None]:
-    """Judge indices by the numbers that they choose; both calls', where they differ."""
+    """Judge indices by the numbers at their places; a second call that differs is judged too."""
     chosen = output.bound.chosen
     assert chosen is not None
     findings = Findings.of(output)

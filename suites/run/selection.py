@@ -254,7 +254,7 @@ def _case(name: str, listed: dict[str, Case], kernels: Sequence[Kernel]) -> Case
 
 
 def _unseeded(name: str, listed: Iterable[Case]) -> Case | None:
-    """Return the first listed case with this name apart from its seed."""
+    """Return the first listed case with this name apart from its seed; None if there is none."""
     stem = _SEED.sub("", name)
     for case in listed:
         if _SEED.sub("", case.id()) == stem:
@@ -295,7 +295,13 @@ def listed_as_served(
 def _in_served_dtypes(
     listed: Sequence[Case], refusal: Callable[[Case], str | None], named: Collection[str]
 ) -> list[Case]:
-    """Return the cases in the first dtypes, of data and weights, in which one is served."""
+    """Return all cases in the first dtypes in which one of them is served; empty if none is.
+
+    Args:
+        listed: the cases.
+        refusal: returns why the kernel doesn't serve a case, or None.
+        named: the dtypes of --dtype; empty means all.
+    """
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         if named and dtype_name(dtype) not in named:
             continue

@@ -391,7 +391,7 @@ class Session(Generic[PairRow]):
             self.op_failures += processes.op_failures
 
     def _advance(self) -> None:
-        """Count one more test in the progress."""
+        """Count one more test in the progress; end a share whose run is gone."""
         assert self.record is not None
         if self.suite.share is not None and os.getppid() != self._parent:
             pytest.exit("the run that this process belongs to is gone")

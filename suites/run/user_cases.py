@@ -132,7 +132,11 @@ def read_cases(files: Sequence[Path], most_bytes: int) -> tuple[Case, ...]:
 
 
 def _finds(file: Path) -> list[Case] | None:
-    """Return the shrunk cases of a record of `search`; None if the file is no record."""
+    """Return the shrunk cases of a record of `search`; None if the file is no record.
+
+    Raises:
+        CasesError: the record can't be read, or has no finds.
+    """
     try:
         with file.expanduser().open("rb") as opened:
             if not opened.read(20).startswith(b'{"kind":"run"'):
