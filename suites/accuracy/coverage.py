@@ -1,4 +1,4 @@
-"""Which pairs of levels a run's cases met, of those that a kernel serves."""
+"""Count the pairs of levels that a run's cases met, among the pairs that a kernel serves."""
 
 from __future__ import annotations
 
