@@ -152,9 +152,9 @@ def _typed(session: nox.Session) -> str:
 
 
 def _arguments(session: nox.Session) -> list[str]:
-    """What was typed after `--`; its paths whole ones where nox was called from another folder.
+    """Return the words after `--`; paths become absolute if nox runs in another folder.
 
-    A suite runs from the checkout's root: a user's own folder `kernels` would hide the checkout's.
+    A suite runs in the checkout's root: a user's own folder `kernels` would hide the checkout's.
     """
     here = Path(session.invoked_from)
     if here == Path.cwd():
@@ -245,25 +245,25 @@ def _fail(session: nox.Session, status: int, message: str) -> NoReturn:
 def _run_command(
     session: nox.Session, group: str, variables: Mapping[str, str | None] | None = None
 ) -> None:
-    """Run the command of the session's name with the options that were typed."""
+    """Run the command with the session's name and the words after `--`."""
     command = ("kernel_workbench", session.name, *_arguments(session))
     _run(session, group, *command, variables=variables)
 
 
 def _require(session: nox.Session, group: str) -> None:
-    """End the session where the interpreter that runs nox lacks a dependency; warn of a version."""
+    """End the session if nox's interpreter lacks a dependency; warn of an untested version."""
     missing = []
     for line in nox.project.dependency_groups(_PYPROJECT, group):
         requirement = Requirement(line)
         if requirement.marker is not None and not requirement.marker.evaluate():
             continue
         try:
-            found = version(requirement.name)
+            installed = version(requirement.name)
         except PackageNotFoundError:
             missing.append(requirement.name)
             continue
-        if not requirement.specifier.contains(found, prereleases=True):
-            session.warn(f"{requirement} is what the workbench is tested with, found {found}")
+        if not requirement.specifier.contains(installed, prereleases=True):
+            session.warn(f"the workbench is tested with {requirement}; this is {installed}")
     if missing:
         message = f"--no-venv runs in {sys.executable}, which lacks {', '.join(missing)}"
         _fail(session, _SUITE_FAILED, message)

@@ -1,4 +1,4 @@
-"""Command lines held to what they may say: a mistake is told of in one sentence, at once."""
+"""Check command lines: a mistake gets one sentence, at once."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Failure(SchemaLine):
 
 
 class Rows(SchemaLine):
-    """How many rows ended how."""
+    """The number of rows by status."""
 
     planned: Whole = Field(description="rows of a whole run; 0 where that isn't known before")
     passed: Whole = Field(default=0, description="right by every rule")

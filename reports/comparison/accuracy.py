@@ -44,7 +44,7 @@ class AccuracyChange:
 
 
 def accuracy_changes(base: RecordSide, other: RecordSide) -> tuple[list[AccuracyChange], int]:
-    """Return the changes, and how many rows both sides have."""
+    """Return the changes, and the number of rows that both sides judged."""
     common = [key for key in base.judged if key in other.judged]
     changes = []
     for key in common:

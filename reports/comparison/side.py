@@ -209,7 +209,7 @@ class RecordSide:
 
     @property
     def suite(self) -> str:
-        """Which sides it can be laid beside: those of its suite, and predictions of speeds."""
+        """Return the suite whose records it compares with; predicted speeds compare with bench."""
         return "bench" if self.header.suite == "compile" else self.header.suite
 
     def take(self, row: _Reduced) -> None:

@@ -58,7 +58,7 @@ def rate_text(value: float, unit: str) -> str:
 
 
 def renamed_notes(base: RecordSide, other: RecordSide, pairs: PairedRows[Any]) -> list[str]:
-    """Which kernels were compared though their names differ."""
+    """Return a note for each op whose compared kernels have different names."""
     return [
         f"{op}: {its} of {other.letter} is compared with {mine} of {base.letter}"
         for op, (mine, its) in pairs.renamed.items()

@@ -98,4 +98,4 @@ def meanings(tables: Iterable[Table]) -> Table:
     shown = (table.columns[place] for table in tables for place in table.places)
     notes = {column.title: column.note for column in shown if column.note}
     columns = (Column("column"), Column("meaning"))
-    return Table("What columns mean", columns, [*notes.items()], level="details", folded=True)
+    return Table("Meaning of the columns", columns, [*notes.items()], level="details", folded=True)

@@ -67,7 +67,7 @@ class FigureSeries:
 
     @property
     def is_short(self) -> bool:
-        """True if the series has too few runs for a change to show."""
+        """Return True if the series has too few runs for a change to show."""
         return len(self.values) < FEWEST_RUNS
 
 

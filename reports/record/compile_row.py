@@ -37,7 +37,7 @@ class CodeMix(SchemaLine):
     matrix: dict[str, Whole] = Field(description="matrix instructions, by name")
     bulk: dict[str, Whole] = Field(description="copies by the copy engine")
     busy_loop: LoopMix | None = Field(
-        description="None: the code has no loop, or none that can be told"
+        description="None: the code has no loop, or none that can be recognised"
     )
 
 

@@ -72,7 +72,7 @@ class FindRow(SchemaLine):
 
 
 class CoverageRow(SchemaLine):
-    """How many pairs of levels of two factors the cases of a kernel met."""
+    """The number of pairs of levels of two factors that the cases of a kernel met."""
 
     kind: Literal["coverage"] = "coverage"
     op: str = Field(description="name of the op")

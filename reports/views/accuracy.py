@@ -292,7 +292,7 @@ def _configurations_counted(record: Record) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ServedCases:
-    """How many cases a kernel that gates was asked for and ran, each once whatever its seeds.
+    """The numbers of cases that a run planned for a gating kernel, and ran; seeds count once.
 
     Attributes:
         asked_for: as in the header.
@@ -1083,7 +1083,7 @@ class _View:
 
         properties = kernel_properties(self._record)
         fields = [*self._names(lambda item: item[0]), *map(of_name, PROPERTIES)]
-        title = "What bits depend on, measured"
+        title = "Independence of bits, measured"
         yield table_of(title, fields, properties.items(), level="details")
         # A kernel that says itself that it depends on the batch needs no case that shows it.
         examples = [
@@ -1097,7 +1097,7 @@ class _View:
             text("property", lambda item: f"not {item[1]}"),
             text("one case", lambda item: item[2], below=True),
         ]
-        title = "What shows that bits depend on more"
+        title = "Cases whose bits depend on more"
         yield table_of(title, example_fields, examples, level="details")
 
     def _refusals(self) -> Table:
@@ -1129,8 +1129,8 @@ class _View:
             number("share", lambda item: share_met(item[1]), share),
         ]
         note = (
-            "Of pairs that a case has which the kernel serves and this device judges in a second; "
-            "`--tier full` and `search` meet more."
+            "A pair counts if a case that has it is in the kernel's domain, and this device judges "
+            "the case in a second; `--tier full` and `search` meet more."
         )
         yield table_of("Pairs of levels that met", fields, list(met.items()), note, level="details")
         yield unmet_pairs(self._record.coverage)

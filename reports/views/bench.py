@@ -314,7 +314,10 @@ def _share_tone(share: float | None, roof: str) -> Tone:
 
 
 def _farther_end(row: BenchRow) -> float | None:
-    """Return how far the farther end of the median's interval is from it, as a share of it."""
+    """Return the distance of the median's interval's farther end, as a share of the median.
+
+    None means that the row has no median or no interval.
+    """
     if not row.median_us or row.low_us is None or row.high_us is None:
         return None
     return max(row.median_us - row.low_us, row.high_us - row.median_us) / row.median_us

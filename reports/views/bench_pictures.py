@@ -166,7 +166,8 @@ def shares(record: Record, cases: Sequence[CaseRows]) -> tuple[Figure, ...]:
         of_op = [case for case in group if any(_share(row, roof) for row in case.rows)]
         if not of_op:
             continue
-        note = "Of the datasheet's roof." if roof == "peak" else "Of the ceiling measured here."
+        kind = "the datasheet's roof" if roof == "peak" else "the ceiling measured here"
+        note = f"Shares of {kind}."
         every = -(-len(of_op) // MOST_CASES)
         if every > 1:
             note += f" Of {len(of_op):,} cases one in {every} is drawn."

@@ -129,7 +129,7 @@ def _tables(record: Record, level: Level) -> Iterator[Table]:
         "kernels", len, note="variants and generations that break it", tone=lambda _: "bad"
     )
     fields = [*map(_of_first, _BREAK[:2]), broken, *map(_of_first, _BREAK[2:])]
-    yield table_of("What broke, and one case of each", fields, alike.values(), least=8)
+    yield table_of("Failures, with one case of each", fields, alike.values(), least=8)
     title = "Kernels, and the most that one of them takes"
     yield table_of(title, _KERNEL, kernels.values(), level=level, least=60)
     unread: list[Field[tuple[str, int]]] = [
@@ -137,7 +137,7 @@ def _tables(record: Record, level: Level) -> Iterator[Table]:
         number("kernels", lambda item: item[1]),
     ]
     unread_figures = Counter(figure for row in rows for figure in row.unread)
-    yield table_of("What couldn't be read", unread, unread_figures.most_common())
+    yield table_of("Figures that couldn't be read", unread, unread_figures.most_common())
     if len(alike) < len(breaks):
         yield table_of("All that broke", _BREAK, breaks, level="details")
     yield table_of("Every kernel", _ROW, rows, level="details")
@@ -275,7 +275,7 @@ def _change_tables(changes: CodeChanges) -> Iterator[Table]:
         kinds[change.kind].append(change)
     kind, *rest = map(_of_first, _CHANGE)
     fields = [kind, number("kernels", len), *rest]
-    title = "What changed, and the most of each"
+    title = "Changes, with the largest of each"
     yield table_of(title, fields, kinds.values(), least=len(KINDS))
     if len(kinds) < len(changes.changes):
         yield table_of("All that changed", _CHANGE, changes.changes, level="details")

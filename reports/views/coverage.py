@@ -1,4 +1,4 @@
-"""Which pairs of levels a kernel's cases met, in records of accuracy and of search."""
+"""Summarise the pairs of levels that kernels' cases met, in records of accuracy and search."""
 
 from __future__ import annotations
 

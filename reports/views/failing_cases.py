@@ -1,4 +1,4 @@
-"""Which of a kernel's failing cases is the plainest, and what they share that passing ones lack."""
+"""Choose a kernel's plainest failing case, and the traits that failing cases alone share."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ def _throttling(record: Record) -> Table:
         ),
     ]
     is_held = [(row, item) for row in record.profiles for item in held_by(row)]
-    return table_of("What held clocks down, over all trials", fields, is_held)
+    return table_of("Reasons for low clocks, over all trials", fields, is_held)
 
 
 def _validity(record: Record) -> Table:
@@ -375,8 +375,8 @@ def _windows(record: Record) -> Table:
     if len(every) > MOST_WINDOWS:
         every.sort(key=lambda item: item.window.validity == "valid")
         note = (
-            f"Of {len(every):,} windows {MOST_WINDOWS:,} are here, those that aren't valid first; "
-            "the record has the others."
+            f"The table has {MOST_WINDOWS:,} of {len(every):,} windows, invalid ones first; the "
+            "record has the others."
         )
     return table_of("Windows", fields, every[:MOST_WINDOWS], note, level="page", folded=True)
 

@@ -92,7 +92,8 @@ def _strangeness(find: FindRow) -> int:
 
 
 def _same(one: FindRow, other: FindRow) -> bool:
-    essences = [set(map(alike_word, each.essence)) for each in (one, other)]
+    """Return True if two finds name the same rule, output, essence and a common dtype."""
+    essences = [set(map(alike_word, find.essence)) for find in (one, other)]
     names = ("op", "kernel", "rule")
     alike = all(getattr(one, name) == getattr(other, name) for name in names)
     alike &= essences[0] == essences[1]
@@ -177,6 +178,7 @@ class _SearchedKernel:
 
     @property
     def failed(self) -> int:
+        """Return the number of failed rows."""
         return sum(row.status == "failed" for row in self.rows)
 
     @property

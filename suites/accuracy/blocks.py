@@ -15,7 +15,7 @@ floor is 1/2 where nearly all of the emulation's elements are exact.
 A block holds about 1024 elements, 256 at the least, and never one row alone: what the elements of a
 row have in common (a softmax's sum, D, a mean) is one draw, whose error says nothing of the next.
 So a block is 16 rows of the output's last axis where there are as many, and 64 columns; an output
-of a single row isn't compared. Of an output with one axis every element is a row.
+of a single row isn't compared. Each element of an output with one axis is a row.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MANY = 16 * _BLOCK  # elements, from which on the largest error of a whole outp
 class Tiles:
     """Rows of an output as a matrix, cut into blocks that differ by a row and a column at most.
 
-    growth: of what the largest error of a block may be, by how many elements the output has.
+    growth: the factor on the allowed largest error of a block; it grows with the output's elements.
     """
 
     rows: int
@@ -52,7 +52,22 @@ class Tiles:
 
     @classmethod
     def of(cls, rows: int, columns: int, elements: int) -> Tiles | None:
-        """The blocks of so many rows of an output; None where there can't be one."""
+        """Cut a chunk of an output into blocks.
+
+        Args:
+            rows: rows of the chunk.
+            columns: columns of the chunk and of the output.
+            elements: elements of the whole output.
+
+        Returns:
+            The blocks, or None if the chunk has one row alone or fewer than 256 elements.
+
+        >>> tiles = Tiles.of(32, 128, 4096)
+        >>> tiles.down, tiles.across
+        (2, 2)
+        >>> Tiles.of(1, 4096, 4096) is None
+        True
+        """
         if rows < 2 or rows * columns < _FEWEST:
             return None
         wide = min(columns, -(-_BLOCK // min(rows, _ROWS)))
@@ -61,34 +76,42 @@ class Tiles:
         return cls(rows, columns, rows // high, columns // wide, growth)
 
     def numbers(self, device: torch.device) -> Tensor:
-        """Each element's block, [rows * columns]."""
+        """Return the number of each element's block, of shape [rows * columns]."""
         row = torch.arange(self.rows, device=device) * self.down // self.rows
         column = torch.arange(self.columns, device=device) * self.across // self.columns
         return (row[:, None] * self.across + column).view(-1)
 
     def rows_of(self, block: int) -> range:
-        """The rows of a block."""
+        """Return the rows of a block."""
         return _share(block // self.across, self.down, self.rows)
 
     def columns_of(self, block: int) -> range:
-        """The columns of a block."""
+        """Return the columns of a block.
+
+        >>> Tiles.of(32, 128, 4096).columns_of(1)
+        range(64, 128)
+        """
         return _share(block % self.across, self.across, self.columns)
 
 
 def _share(part: int, parts: int, whole: int) -> range:
-    """Which i < whole have i * parts // whole == part."""
+    """Return the numbers i < whole with i * parts // whole == part.
+
+    >>> [_share(part, 3, 10) for part in range(3)]
+    [range(0, 4), range(4, 7), range(7, 10)]
+    """
     return range(-(-part * whole // parts), -(-(part + 1) * whole // parts))
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The block that compares worst: where it lies, and what it and its worst element hold.
+    """The block that compares worst: its place, its measures, and its worst element.
 
-    ratio      the larger of the two, each over what is allowed: at most 1 passes
-    by_max     whether that is the one of the largest errors
-    floor_max  what is allowed of them beside a multiple of the emulation's
-    growth     times how much of both is allowed, by the output's size
-    max_z, rms_z    of the kernel and of the emulation
+    ratio      the larger of two measures, each over its allowed value: at most 1 passes
+    by_max     the measure of the largest error gave the ratio; else the root mean square did
+    floor_max  the constant part of the allowed largest error
+    growth     the factor on the allowed largest error, which follows the output's size
+    max_z, rms_z    the two measures, of the kernel and of the emulation
     """
 
     ratio: float
@@ -108,7 +131,7 @@ class Block:
 
     @property
     def excess(self) -> str:
-        """By how much it fails, in words."""
+        """Return a clause that says by how much the block fails."""
         if self.by_max:
             kind, (own, other) = "largest", self.max_z
             factor, floor, growth = _FACTOR_MAX, self.floor_max, self.growth
@@ -134,8 +157,16 @@ def compare(
 ) -> Tensor:
     """Measure the worst block of a flattened chunk, on its device; `block_of` reads the numbers.
 
-    All in float64 and [rows * columns]. emulated: in one order of addition or several, the plain
-    one first. scale: the bound that errors are taken over. What isn't comparable doesn't count.
+    Args:
+        tiles: the chunk's blocks.
+        comparable: elements that count, bool [rows * columns].
+        got: the kernel's values, float64 [rows * columns], as are the other values.
+        emulated: the emulation's values in one order of addition or several, the plain one first.
+        expected: the truth.
+        scale: the bound that errors are divided by.
+
+    Returns:
+        15 numbers in float64, in the order in which `block_of` reads them.
     """
     at, blocks = tiles.numbers(got.device), tiles.down * tiles.across
     counted = comparable & (scale > 0)  # where nothing is added up both are exact
@@ -145,15 +176,15 @@ def compare(
 
     count = total(counted.double())
 
-    def measured(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def measure(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         z = torch.where(counted, (values - expected).abs() / scale, 0.0)
         largest = got.new_zeros(blocks).scatter_reduce_(0, at, z, "amax")
         return z, largest, (total(z.square()) / count.clamp(min=1)).sqrt()
 
-    z, own_max, own_rms = measured(got)
+    z, own_max, own_rms = measure(got)
     other_max = other_rms = rounded = got.new_zeros(blocks)
     for values in emulated:
-        other_z, largest, root = measured(values)
+        other_z, largest, root = measure(values)
         other_max, other_rms = other_max.maximum(largest), other_rms.maximum(root)
         rounded = rounded.maximum(total((other_z > 0).double()))
     floor_max = torch.where(rounded < _RARE, _FLOOR_RARE, _FLOOR_MAX).double()
@@ -162,21 +193,27 @@ def compare(
     ratio = by_max.maximum(by_rms).masked_fill(count < _FEWEST, 0.0)
     worst = ratio.argmax()
     element = torch.where(at == worst, z, -1.0).argmax()
-    of_block = (ratio, by_max, by_rms, floor_max, own_max, other_max, own_rms, other_rms, count)
-    of_element = (got, emulated[0], expected, scale)
+    by_block = (ratio, by_max, by_rms, floor_max, own_max, other_max, own_rms, other_rms, count)
+    by_element = (got, emulated[0], expected, scale)
     places = torch.stack([worst, element]).double()
-    held = torch.stack(
-        [*(each[worst] for each in of_block), *(each[element] for each in of_element)]
-    )
-    return torch.cat([places, held])
+    figures = [*(values[worst] for values in by_block), *(values[element] for values in by_element)]
+    return torch.cat([places, torch.stack(figures)])
 
 
 def block_of(tiles: Tiles, numbers: list[float], first_row: int) -> Block:
-    """What `compare` found in a chunk that begins at `first_row`."""
+    """Read the numbers of `compare`.
+
+    Args:
+        tiles: the chunk's blocks.
+        numbers: the 15 numbers.
+        first_row: the row of the output at which the chunk begins.
+
+    Returns:
+        The worst block of the chunk, with its place in the output.
+    """
     at, element, ratio, by_max, by_rms, floor_max, *sides, count = numbers[:-4]
     own_max, other_max, own_rms, other_rms = sides
-    held = numbers[-4:]
-    got, emulated, expected, scale = held
+    got, emulated, expected, scale = numbers[-4:]
     rows = tiles.rows_of(int(at))
     return Block(
         ratio=ratio,

@@ -1,4 +1,4 @@
-"""Which pairs of levels a run's cases met, of those that a kernel serves."""
+"""Count the pairs of levels that a run's cases met, among the pairs that a kernel serves."""
 
 from __future__ import annotations
 
@@ -13,15 +13,21 @@ from kernel_workbench.oracles.op import Case, Op
 from kernel_workbench.reports.record import AccuracyRow, CoverageRow
 from kernel_workbench.suites.run.user_cases import too_large
 
-# Of a case, so that it is judged in about a second: by an interpreter, and on a GPU.
+# A case of at most this much is judged in about a second: by an interpreter, and on a GPU.
 _MOST_FLOPS = {"cpu": 3e7, "cuda": 3e11}
 MOST_BYTES_IN_REACH = {"cpu": 2**22, "cuda": 2**30}
-_MEMORY = 2**34  # of a case with its strides, which may be far apart
+_MEMORY = 2**34  # bytes of a case with its strides, which may be far apart
 _EXAMPLES = 5
 
 
 def is_in_reach(op: Op, case: Case, device: str) -> bool:
-    """Whether such a device judges the case in about a second."""
+    """Return True if the device judges the case in about a second.
+
+    Args:
+        op: the case's op.
+        case: the case.
+        device: "cpu" or "cuda".
+    """
     return (
         op.flops(case) <= _MOST_FLOPS[device]
         and op.bytes(case) <= MOST_BYTES_IN_REACH[device]
@@ -32,9 +38,15 @@ def is_in_reach(op: Op, case: Case, device: str) -> bool:
 def coverage_rows(
     kernel: Kernel, serves: Callable[[Case], bool], rows: Iterable[AccuracyRow]
 ) -> Iterator[CoverageRow]:
-    """A row for each pair of factors.
+    """Yield a row for each pair of factors.
 
-    serves: whether the kernel serves a case, and it is in reach; rows: a run's, of any kernel.
+    Args:
+        kernel: the kernel.
+        serves: returns True if the kernel serves a case that is also in reach.
+        rows: a run's rows, which may be of any kernel.
+
+    Yields:
+        The number of possible and of met pairs of levels, with examples of pairs that are missing.
     """
     op = kernel.op
     if op.allowed is None or not op.allowed.factors:
@@ -48,7 +60,7 @@ def coverage_rows(
             coverage.add(case)
     names = [factor.name for factor in op.allowed.factors]
     of_factor = {
-        name: [place for place, each in enumerate(coverage.names) if each[0] == name]
+        name: [place for place, (factor, _) in enumerate(coverage.names) if factor == name]
         for name in names
     }
     levels = [level for _, level in coverage.names]

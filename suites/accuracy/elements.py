@@ -1,12 +1,12 @@
-"""What an output shows element by element, measured where it lies, a chunk at a time.
+"""Measure an output element by element, on its device, a chunk at a time.
 
-An output is a matrix here: its last axis is a row's, and of an output with one axis each element is
-a row. Chunks are whole rows, and all that is to know of one comes to the host in one transfer: on a
-GPU each waits for everything that was launched before it.
+An output is a matrix here: its last axis is a row's, and each element of an output with one axis is
+a row. Chunks are whole rows, and the figures of a chunk come to the host in one transfer: on a GPU
+each transfer waits for everything that was launched before it.
 
-An error is the distance to the truth; of fp8, whose outputs are codes, that of the truth to the
-numbers that round to the code, saturating: a neighbour of the right code has the distance of the
-truth to the boundary between the two.
+An error is the distance to the truth. An fp8 output is a code, and its error is the distance from
+the truth to the numbers that round to the code, saturating: a neighbour of the right code has the
+distance of the truth to the boundary between the two.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 from kernel_workbench.oracles.op import Bound
 from kernel_workbench.reports.record import ULP_EDGES
 from kernel_workbench.suites.accuracy.blocks import Block, Tiles, block_of, compare
-from kernel_workbench.suites.sandbox.call import SENTINEL, held
+from kernel_workbench.suites.sandbox.call import SENTINEL, stored
 
 _CHUNK_ELEMENTS = 2**24  # 128 MiB for each float64 temporary, of which there are about ten
 _KINDS = 5
@@ -33,10 +33,10 @@ _NO_COUNTS = (0,) * (len(ULP_EDGES) + 1)
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One element of an output: how bad it is (0: not at all), where, and what it holds.
+    """One element of an output: how bad it is (0: not at all), its place, and its values.
 
-    again: what it held after the second call. limit, likely: its two bounds. second: it is the
-    second call's value that is bad.
+    again: its value after the second call. limit, likely: its two bounds. second: the second call's
+    value is the bad one.
     """
 
     badness: float
@@ -50,12 +50,12 @@ class Element:
 
     @property
     def exists(self) -> bool:
-        """Whether any element is bad at all."""
+        """Return True if any element is bad at all."""
         return self.badness > 0
 
     @property
     def text(self) -> str:
-        """Where it is, what it holds and what it should hold."""
+        """Return the element's place, its value and the expected value, in words."""
         call = " at the second call" if self.second else ""
         return f"{list(self.place)}: got {self.got:.9g}{call}, expected {self.expected:.9g}"
 
@@ -65,9 +65,10 @@ _NONE = Element(0.0, (), 0.0, 0.0, 0.0, 0.0, 0.0, second=False)
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One output of two calls, with what it is judged by; all of one shape, on one device.
+    """One output of two calls, with its truth and bounds; all of one shape, on one device.
 
-    emulated: by an idealised kernel, in one order of addition or several; none: by nothing.
+    emulated: an idealised kernel's output, in one order of addition or several. Without any the
+    output isn't compared with an emulation.
     """
 
     name: str
@@ -79,21 +80,21 @@ class Output:
 
     @property
     def matrix(self) -> tuple[int, int]:
-        """How many rows it has, and how long they are."""
+        """Return the number of rows and of columns."""
         shape = self.first.shape
         if not shape:  # a number
             return 1, 1
         return (shape[0], 1) if len(shape) == 1 else (math.prod(shape[:-1]), shape[-1])
 
     def chunks(self) -> Iterator[_Chunk]:
-        """Rows at a time, of nearly equal numbers."""
+        """Yield the output in chunks of nearly equal numbers of rows."""
         rows, columns = self.matrix
         if not rows * columns:
             return
         limit, likely = self.bound.deterministic, self.bound.probabilistic
         got, twice, exact, limit, likely = (
-            (each.float() if each.itemsize == 1 else each).reshape(-1)  # torch can't compare fp8
-            for each in (
+            (value.float() if value.itemsize == 1 else value).reshape(-1)  # torch can't compare fp8
+            for value in (
                 self.first,
                 self.second,
                 self.truth,
@@ -125,7 +126,12 @@ class Output:
             )
 
     def place(self, index: int) -> tuple[int, ...]:
-        """The indices of an element that is counted through."""
+        """Return the indices of the element with this number.
+
+        >>> value = torch.zeros(2, 3)
+        >>> Output("y", value, value, value, Bound(value, None)).place(4)
+        (1, 1)
+        """
         places = []
         for extent in reversed(self.first.shape):
             index, here = divmod(index, extent)
@@ -135,9 +141,9 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Some rows of an output, flattened; tiles: how they are cut into blocks, if they can be.
+    """Some rows of an output, flattened; tiles: their blocks, or None if they can't be cut.
 
-    dtype: the output's; its values are wider where it is fp8.
+    dtype: the output's; the values here are wider if the output is fp8.
     """
 
     dtype: torch.dtype
@@ -154,9 +160,9 @@ class _Chunk:
 
     @property
     def numbers(self) -> Tensor:
-        """Sums over the chunk, its histogram, five kinds of badness each at its worst, a block.
+        """Return sums over the chunk, its histogram, the worst of five kinds of badness, a block.
 
-        In float64 on the chunk's device: `Findings.of` reads them in this order.
+        All are float64 on the chunk's device, and `Findings.of` reads them in this order.
         """
         got, twice, exact, limit = self.got, self.twice, self.exact, self.limit
         wide, judged = got.double(), limit != math.inf
@@ -180,36 +186,35 @@ class _Chunk:
             (~judged).sum(),
             (judged & silent).sum(),
         )
-        held = [each[at].double() for each in (wide, twice, exact, limit, self.likely)]
-        found = [
-            torch.stack([each.double() for each in sums]),
+        numbers = [
+            torch.stack([total.double() for total in sums]),
             _histogram(ulps, compared),
             badness,
             at.double(),
-            *held,
+            *(value[at].double() for value in (wide, twice, exact, limit, self.likely)),
         ]
         if self.tiles is not None and self.emulated:
             emulated = [values.double() for values in self.emulated]
             comparable = compared & ~silent
             for values in emulated:
                 comparable &= values.isfinite()
-            found.append(compare(self.tiles, comparable, wide, emulated, exact, self.likely))
-        return torch.cat(found)
+            numbers.append(compare(self.tiles, comparable, wide, emulated, exact, self.likely))
+        return torch.cat(numbers)
 
     @property
     def left(self) -> Tensor:
-        """Elements that were never written."""
+        """Return a mask of the elements that were never written."""
         if not self.dtype.is_floating_point:
-            first, second = (held(value, self.dtype) for value in (math.nan, SENTINEL))
+            first, second = (stored(value, self.dtype) for value in (math.nan, SENTINEL))
             left = (self.got == first) & (self.twice == second)
         else:
-            sentinel = abs(torch.tensor(held(SENTINEL, self.dtype)).to(self.got.dtype).item())
+            sentinel = abs(torch.tensor(stored(SENTINEL, self.dtype)).to(self.got.dtype).item())
             left = self.got.isnan() & (self.twice.abs() == sentinel)
         return left & (self.limit != math.inf)
 
     @property
     def wild(self) -> Tensor:
-        """Elements that are finite where they mustn't be, or the reverse."""
+        """Return a mask of the elements that are finite where they mustn't be, or the reverse."""
         exact, limit, wide = self.exact, self.limit, self.got.double()
         largest = torch.finfo(self.dtype).max if self.dtype.is_floating_point else math.inf
         overflows = (exact.abs() + limit >= largest) & wide.isinf() & (wide.sign() == exact.sign())
@@ -223,17 +228,20 @@ class _Chunk:
 
     @property
     def differs(self) -> Tensor:
-        """Where two calls left other numbers: not zeros of two signs, nor NaN of two kinds."""
+        """Return a mask of the elements whose numbers differ between the two calls.
+
+        Zeros of two signs don't differ, nor do NaN with other bits.
+        """
         return (self.got != self.twice) & ~(self.got.isnan() & self.twice.isnan())
 
     @property
     def beyond(self) -> Tensor:
-        """Numbers that aren't within the deterministic bound."""
+        """Return a mask of the numbers that aren't within the deterministic bound."""
         return self._past(self.limit)
 
     @property
     def unlikely(self) -> Tensor:
-        """Numbers that aren't within the probabilistic bound."""
+        """Return a mask of the numbers that aren't within the probabilistic bound."""
         return self._past(self.likely)
 
     def _past(self, bound: Tensor) -> Tensor:
@@ -241,7 +249,7 @@ class _Chunk:
         return judged & ~(self._distance(self.got.double()) <= bound)
 
     def _distance(self, wide: Tensor) -> Tensor:
-        """Of what a kernel left, `wide`, to the truth."""
+        """Return the distance of a kernel's values, `wide`, to the truth."""
         if self.dtype.itemsize > 1 or not self.dtype.is_floating_point:
             return (wide - self.exact).abs()
         numbers, edges = _codes(self.dtype, wide.device)
@@ -251,13 +259,13 @@ class _Chunk:
 
 @dataclass(slots=True)
 class Findings:
-    """What an output shows: the first or worst element by each rule, sums over all, and a block.
+    """The measures of an output: the first or worst element by each rule, sums, and a block.
 
     kinds      never written; not finite; worst by each bound; differing between the calls
-    squares, compared, ulps    of the first call's errors: their squares' sum, how many, the largest
-    histogram  of the errors in units of the last place, as `OutputError` has it
-    unjudged   elements that nothing is promised of
-    powerless  elements whose bound says nothing
+    squares, compared, ulps    sum of squares, number and largest of the first call's errors
+    histogram  the errors in units of the last place, as `OutputError` has it
+    unjudged   number of elements whose bound is infinite
+    powerless  number of elements whose bound says nothing
     """
 
     output: Output
@@ -272,14 +280,14 @@ class Findings:
 
     @classmethod
     def of(cls, output: Output) -> Findings:
-        """All that is to know of an output and its repetition."""
+        """Measure an output and its repetition."""
         result = cls(output, [_NONE] * _KINDS)
         for chunk in output.chunks():
             result.add(chunk)
         return result
 
     def add(self, chunk: _Chunk) -> None:
-        """Add what a chunk shows, of the second call too where that left other numbers."""
+        """Add a chunk's measures, and the second call's where its numbers differ."""
         numbers = chunk.numbers.tolist()
         squares, compared, ulps, unjudged, powerless, *numbers = numbers
         self.squares, self.compared = self.squares + squares, self.compared + compared
@@ -287,15 +295,15 @@ class Findings:
         self.powerless += int(powerless)
         counts, numbers = numbers[: len(_NO_COUNTS)], numbers[len(_NO_COUNTS) :]
         self.histogram = tuple(
-            one + int(more) for one, more in zip(self.histogram, counts, strict=True)
+            count + int(more) for count, more in zip(self.histogram, counts, strict=True)
         )
         differing = numbers[_KINDS - 1] > 0
         self._worst(chunk, numbers, range(_KINDS))
         block = numbers[7 * _KINDS :]
         if block and chunk.tiles is not None:
-            made = block_of(chunk.tiles, block, chunk.first_row)
-            if self.block is None or made.ratio > self.block.ratio:
-                self.block = made
+            worst = block_of(chunk.tiles, block, chunk.first_row)
+            if self.block is None or worst.ratio > self.block.ratio:
+                self.block = worst
         if differing:
             again = replace(chunk, got=chunk.twice, emulated=()).numbers.tolist()
             numbers = again[_SUMS + len(_NO_COUNTS) :]
@@ -306,43 +314,58 @@ class Findings:
     ) -> None:
         start = chunk.first_row * self.output.matrix[1]
         for kind in kinds:
-            badness, index, *held = numbers[kind : 7 * _KINDS : _KINDS]
-            # The worst of all chunks; of a rule without degrees, 1, the first.
+            badness, index, *values = numbers[kind : 7 * _KINDS : _KINDS]
+            # Keep the worst of all chunks; a rule without degrees, 1, keeps the first.
             if badness > self.kinds[kind].badness or self.kinds[kind] is _NONE:
                 place = self.output.place(start + int(index))
-                got, again, expected, limit, likely = held
+                got, again, expected, limit, likely = values
                 self.kinds[kind] = Element(
                     badness, place, got, again, expected, limit, likely, second
                 )
 
 
-def extent(output: Output, what: Literal["left", "wild", "beyond", "unlikely"], told: str) -> str:
-    """How many elements of the first call are so, told in words, and the box that all lie in.
+def extent(
+    output: Output, mask: Literal["left", "wild", "beyond", "unlikely"], predicate: str
+) -> str:
+    """Count the first call's elements in a mask, and find the box that holds all of them.
 
-    "" where it is one, or none. For a failure alone: it looks at the output once more.
+    It measures the output once more, so call it for a failure alone.
+
+    Args:
+        output: the output.
+        mask: the property of `_Chunk` that is the mask.
+        predicate: the predicate of the clause: "are beyond it".
+
+    Returns:
+        The end of a sentence, or "" if the mask holds at most one element.
     """
     columns = output.matrix[1]
-    chunks = [getattr(chunk, what).view(-1, columns) for chunk in output.chunks()]
-    count = sum(int(each.sum()) for each in chunks)
+    chunks = [getattr(chunk, mask).view(-1, columns) for chunk in output.chunks()]
+    count = sum(int(chunk.sum()) for chunk in chunks)
     if count <= 1:
         return ""
     shape = output.first.shape
-    of_rows = torch.cat([each.any(1) for each in chunks]).view(shape[:-1] if columns > 1 else shape)
+    of_rows = torch.cat([chunk.any(1) for chunk in chunks])
+    of_rows = of_rows.view(shape[:-1] if columns > 1 else shape)
     sides = [
         of_rows.movedim(axis, 0).reshape(length, -1).any(1)
         for axis, length in enumerate(of_rows.shape)
     ]
     if len(sides) < len(shape):
-        sides.append(torch.stack([each.any(0) for each in chunks]).any(0))
+        sides.append(torch.stack([chunk.any(0) for chunk in chunks]).any(0))
     box = ", ".join(map(_interval, sides))
     return (
-        f"; {count:,} of {output.first.numel():,} elements {told}, all of them in "
+        f"; {count:,} of {output.first.numel():,} elements {predicate}, all of them in "
         f"{output.name}[{box}]"
     )
 
 
 def _interval(there: Tensor) -> str:
-    """From the first place to the last, as a slice."""
+    """Return the places from the first True to the last, written as an index or a slice.
+
+    >>> _interval(torch.tensor([False, True, False, True]))
+    '1:4'
+    """
     places = there.nonzero().flatten()
     first, last = int(places[0]), int(places[-1])
     return str(first) if first == last else f"{first}:{last + 1}"
@@ -350,7 +373,7 @@ def _interval(there: Tensor) -> str:
 
 @cache
 def _codes(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The finite numbers of an fp8 type, rising, and the ends of what rounds to each."""
+    """Return the finite numbers of an fp8 type, rising, and the ends of what rounds to each."""
     numbers = torch.arange(256, dtype=torch.uint8, device=device).view(dtype).double()
     numbers = numbers[numbers.isfinite()].unique()
     ends = numbers.new_tensor([math.inf])
@@ -358,7 +381,7 @@ def _codes(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def _histogram(ulps: Tensor, compared: Tensor) -> Tensor:
-    """How many of the compared errors lie between two of `ULP_EDGES`."""
+    """Count the compared errors that lie between each two of `ULP_EDGES`."""
     bins = len(_NO_COUNTS)
     edges = torch.tensor(ULP_EDGES, dtype=torch.float64, device=ulps.device)
     number = torch.bucketize(ulps, edges) + 0.5
@@ -366,7 +389,7 @@ def _histogram(ulps: Tensor, compared: Tensor) -> Tensor:
 
 
 def _ulp(exact: Tensor, dtype: torch.dtype) -> Tensor:
-    """The spacing of `dtype` at each element of `exact`; of whole numbers 1."""
+    """Return the spacing of `dtype` at each element of `exact`; it is 1 for whole numbers."""
     if not dtype.is_floating_point:
         return torch.ones_like(exact)
     info = torch.finfo(dtype)

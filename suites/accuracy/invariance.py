@@ -1,13 +1,12 @@
-"""Whether a kernel's bits depend on what they need not: the rows beside a row, the device's size.
+"""Measure two properties of a kernel's bits: batch invariance and device independence.
 
-Both are measured on any kernel that repeats its own bits, by cases that are good for it (plain ones
-with relations, and those whose option asks for it), and set beside what the kernel declares: a
-kernel that declares what isn't so fails, on whichever case with relations; one that declares
-nothing is measured and reported.
+Both are measured on each kernel that repeats its own bits, on plain cases with relations and on
+cases whose option asks for the property. A kernel that declares a property which it lacks fails, on
+any case with relations; a kernel that declares nothing is measured and reported.
 
     batch-invariant     a part of the rows, batches, key heads or sequences gets the same bits alone
-    device-independent  a kernel that is told of another number of SMs gives the same bits. One that
-                        doesn't ask, or has asked before and kept the answer, can't be told
+    device-independent  the bits are the same when the kernel reads another number of SMs. A kernel
+                        that doesn't read the number, or kept an earlier answer, can't be measured
 """
 
 from __future__ import annotations
@@ -24,25 +23,31 @@ from kernel_workbench.reports.record import Tried
 from kernel_workbench.suites.accuracy.relations import CallOn, beyond
 from kernel_workbench.suites.sandbox.call import PLAIN, Call, How
 
-# SMs that a kernel is told of, beside those that it finds: not a power of two, and a prime.
-TOLD_MULTIPROCESSORS = 5
+# The number of SMs that a kernel reads instead of the device's: a prime, not a power of two.
+OTHER_MULTIPROCESSORS = 5
 _OPTION = "device_independent"
-_PLAIN = ("normal", COARSE)  # distributions of cases that a kernel is measured on unasked
+_PLAIN = ("normal", COARSE)  # distributions of cases that measure a kernel that declares nothing
 
 
 @dataclass(slots=True)
 class Invariance:
-    """What one case says of a kernel's properties; broken: a sentence where one must hold."""
+    """A kernel's properties on one case; broken: a sentence on a property that had to hold."""
 
     tried: tuple[Tried, ...] = ()
     broken: str | None = None
 
     def add(self, name: Property, reason: str | None, promise: str | None) -> None:
-        """Note a property, and the reason why it doesn't hold; promise: why it has to."""
-        earlier = next((each for each in self.tried if each.name == name), None)
+        """Note a property.
+
+        Args:
+            name: the property.
+            reason: a clause that says why the property doesn't hold; None if it holds.
+            promise: a clause that says why it has to hold; None if it doesn't have to.
+        """
+        earlier = next((tried for tried in self.tried if tried.name == name), None)
         if earlier is None or (earlier.holds and reason is not None):
-            others = tuple(each for each in self.tried if each.name != name)
-            self.tried = (*others, Tried(name=name, holds=reason is None, reason=reason))
+            rest = tuple(tried for tried in self.tried if tried.name != name)
+            self.tried = (*rest, Tried(name=name, holds=reason is None, reason=reason))
         if reason is not None and promise is not None and self.broken is None:
             self.broken = f"{promise}, and isn't: {reason}"
 
@@ -56,46 +61,49 @@ def examine(
     *,
     serves: Callable[[Case], bool] = lambda _: True,
 ) -> Invariance:
-    """What the case says of a kernel that has passed it; arguments as in `relations.examine`."""
-    result = Invariance()
+    """Measure the properties of a kernel that passed the case.
+
+    The arguments are those of `relations.examine`.
+    """
+    invariance = Invariance()
     plain = case.distribution in _PLAIN
     related = () if kernel.op.relations is None else kernel.op.relations(case)
     declared = kernel.numerics
     repeats = declared.bitwise_repeatable
     promise = _promise(kernel, "batch_invariant")
     if (repeats and plain) or promise:
-        for each in related:
-            if not isinstance(each, Relation) or each.of != "batch-invariant":
+        for relation in related:
+            if not isinstance(relation, Relation) or relation.of != "batch-invariant":
                 continue
-            expected = each.carry(outputs)
-            if expected and serves(each.case):
-                made = call(each.case, each.change(inputs), PLAIN)
-                reason = _difference(each.name, made, expected)
-                result.add("batch-invariant", reason, promise)
+            expected = relation.carry(outputs)
+            if expected and serves(relation.case):
+                result = call(relation.case, relation.change(inputs), PLAIN)
+                reason = _difference(relation.name, result, expected)
+                invariance.add("batch-invariant", reason, promise)
                 if reason is not None:
                     break
     promise = _promise(kernel, "device_independent")
     if _OPTION in case.options:
         promise = f"{_OPTION}=True asks for bits that don't depend on the device"
     if ((repeats and plain) or promise) and (related or _OPTION in case.options):
-        made = call(case, inputs, How(multiprocessors=TOLD_MULTIPROCESSORS))
-        if made.asked or made.rule is not None:
-            name = f"told of {TOLD_MULTIPROCESSORS} SMs"
-            result.add("device-independent", _difference(name, made, outputs), promise)
-    return result
+        result = call(case, inputs, How(multiprocessors=OTHER_MULTIPROCESSORS))
+        if result.read_sms or result.rule is not None:
+            name = f"with {OTHER_MULTIPROCESSORS} SMs"
+            invariance.add("device-independent", _difference(name, result, outputs), promise)
+    return invariance
 
 
 def _promise(kernel: Kernel, name: str) -> str | None:
-    """What a kernel declares, in words, where it declares it."""
+    """Return the kernel's declaration of a property, in words; None if it declares nothing."""
     return f"it declares {name}=True" if getattr(kernel.numerics, name) else None
 
 
-def _difference(name: str, made: Call, expected: Mapping[str, Tensor]) -> str | None:
-    """The first output that isn't as expected, bit by bit, in a sentence; None where all are."""
-    if made.rule is not None:
-        return f"{name}: {made.reason}"
+def _difference(name: str, result: Call, expected: Mapping[str, Tensor]) -> str | None:
+    """Describe the first output that differs in any bit; return None if none does."""
+    if result.rule is not None:
+        return f"{name}: {result.reason}"
     for output, value in expected.items():
-        found = beyond(output, made.outputs[output], value.double(), None)
-        if found is not None:
-            return f"{name}: {found.text}"
+        difference = beyond(output, result.outputs[output], value.double(), None)
+        if difference is not None:
+            return f"{name}: {difference.text}"
     return None

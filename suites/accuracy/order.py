@@ -1,4 +1,4 @@
-"""The order of an op's cases: those first that a wrong kernel dies of.
+"""Order an op's cases: cases that make wrong kernels fail come first.
 
 A defect shows where the level that it needs is met: an odd size, a stride, an option, a value. So
 the first cases meet each level of each factor, and as many at once as a case can have. Two things
@@ -19,19 +19,31 @@ _LIMITED = frozenset({"nan", "inf"})  # words of distributions whose rows tell o
 
 
 def by_early_death(op: Op, cases: Iterable[Case]) -> list[Case]:
-    """Return the op's cases, in the order in which they are to be tried."""
+    """Return the op's cases, those of `telling_cases` first and cases without work last.
+
+    An op whose cases have no factors keeps the given order.
+    """
     listed = list(cases)
     if op.allowed is None or not op.allowed.factors:
         return listed
     chosen = telling_cases(op, listed)
-    taken = set(chosen)
-    rest = [case for case in listed if case not in taken]
+    first = set(chosen)
+    rest = [case for case in listed if case not in first]
     # Nothing is computed in the last ones.
     return [*chosen, *filter(op.flops, rest), *(case for case in rest if not op.flops(case))]
 
 
 def telling_cases(op: Op, cases: Iterable[Case], rounds: int = _ROUNDS) -> list[Case]:
-    """Return cases that meet each level that a case has, so many times; few of many cases."""
+    """Choose few cases that meet each level of each factor `rounds` times, if the cases allow it.
+
+    Args:
+        op: an op whose cases have factors.
+        cases: the cases to choose from.
+        rounds: how often each level is met.
+
+    Returns:
+        At most 64 cases, in the order of the number of new levels that they meet.
+    """
     assert op.allowed is not None
     names = [factor.name for factor in op.allowed.factors]
     levels = {

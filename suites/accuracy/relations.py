@@ -1,11 +1,11 @@
-"""Metamorphic relations tried on a kernel: it is compared with itself, on changed inputs.
+"""Try metamorphic relations on a kernel: compare it with itself, on changed inputs.
 
-A relation that isn't exact allows what the kernel may be off by on either inputs, E and E' after
-the change. Of a balance, a sum of an output's elements y_j with weights w_j and bounds E_j,
+A relation that isn't exact allows the sum of two bounds, E on the inputs and E' after the change.
+A balance is a sum of an output's elements y_j with weights w_j and bounds E_j; it allows
 
     |sum w_j y_j - total| <= sum |w_j| (E_j - r_j) + min(sum |w_j| r_j, lambda |w r|)
 
-r_j = u_o |y_j| + eta_o being the cast's share of E_j: casts to nearest of values that vary err to
+r_j = u_o |y_j| + eta_o is the cast's share of E_j. Casts to nearest of values that vary err to
 either side, so that their sum exceeds lambda times the root of the sum of squares with probability
 1e-6 for all k sums of the output (Hoeffding 1963, theorem 2), lambda = sqrt(2 ln(2 k / 1e-6)).
 """
@@ -33,7 +33,7 @@ BoundsOf = Callable[[Case, Inputs], dict[str, Bound]]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The element of an output that is furthest beyond what is allowed."""
+    """The element of an output that is furthest beyond its limit."""
 
     output: str
     place: tuple[int, ...]
@@ -43,7 +43,7 @@ class Difference:
 
     @property
     def text(self) -> str:
-        """The element in words."""
+        """Return the element's place, value and expected value, in words."""
         within = f" within {self.limit:.3g}" if self.limit > 0 else ""
         return (
             f"{self.output}{list(self.place)}: got {self.got:.9g}, "
@@ -61,24 +61,31 @@ def examine(
     *,
     serves: Callable[[Case], bool] = lambda _: True,
 ) -> tuple[Tried, ...]:
-    """Every relation of the case that every correct kernel has, on a kernel that has passed it.
+    """Try each relation of the case on a kernel that passed the case.
 
-    One that speaks of none of the outputs that the kernel returns isn't asked.
+    A relation is left out if it concerns none of the outputs that the kernel returns.
 
-    inputs     those of the case, which nothing here changes
-    outputs    the kernel's on them
-    call       (case, inputs, how) -> a call on copies of these inputs
-    bounds     (case, inputs) -> the kernel's bounds there
-    serves     whether the kernel's domain holds a case; a relation whose case it doesn't is left
+    Args:
+        kernel: the kernel.
+        case: the case.
+        inputs: the case's inputs, which stay unchanged.
+        outputs: the kernel's outputs on the inputs.
+        call: (case, inputs, how) -> a call on copies of these inputs.
+        bounds: (case, inputs) -> the kernel's bounds there.
+        serves: returns True if the kernel's domain holds a case; the relations of other cases are
+            left out.
+
+    Returns:
+        One result for each relation that was tried.
     """
-    found = []
-    for each in () if kernel.op.relations is None else kernel.op.relations(case):
-        if isinstance(each, Balance):
-            if each.output in outputs:
-                found.append(_balanced(each, case, inputs, outputs, bounds))
-        elif each.of is None and serves(each.case) and each.carry(outputs):
-            found.append(_related(each, kernel, case, inputs, outputs, call, bounds))
-    return tuple(found)
+    results = []
+    for relation in () if kernel.op.relations is None else kernel.op.relations(case):
+        if isinstance(relation, Balance):
+            if relation.output in outputs:
+                results.append(_balanced(relation, case, inputs, outputs, bounds))
+        elif relation.of is None and serves(relation.case) and relation.carry(outputs):
+            results.append(_related(relation, kernel, case, inputs, outputs, call, bounds))
+    return tuple(results)
 
 
 def _related(
@@ -90,10 +97,12 @@ def _related(
     call: CallOn,
     bounds: BoundsOf,
 ) -> Tried:
+    """Call the kernel on changed inputs, and compare the outputs with the carried ones."""
     changed = relation.change(inputs)
-    made = call(relation.case, changed, PLAIN)
-    if made.rule is not None:
-        return Tried(name=relation.name, holds=False, reason=f"on the changed inputs {made.reason}")
+    result = call(relation.case, changed, PLAIN)
+    if result.rule is not None:
+        reason = f"on the changed inputs {result.reason}"
+        return Tried(name=relation.name, holds=False, reason=reason)
     expected = relation.carry(outputs)
     shifts = {} if relation.shift is None else relation.shift(inputs)
     numerics = kernel.numerics
@@ -101,22 +110,34 @@ def _related(
     if relation.exact and numerics.bitwise_repeatable and not underflows:
         limits = {} if relation.slack is None else relation.slack(outputs)
     else:
-        own = {name: each.deterministic for name, each in bounds(case, inputs).items()}
+        own = {name: bound.deterministic for name, bound in bounds(case, inputs).items()}
         theirs, carried = bounds(relation.case, changed), relation.carry(own)
         limits = {name: carried[name] + theirs[name].deterministic for name in expected}
     for name, value in expected.items():
         wanted = value.double() + shifts[name] if name in shifts else value.double()
-        found = beyond(name, made.outputs[name], wanted, limits.get(name))
-        if found is not None:
-            return Tried(name=relation.name, holds=False, reason=found.text)
+        difference = beyond(name, result.outputs[name], wanted, limits.get(name))
+        if difference is not None:
+            return Tried(name=relation.name, holds=False, reason=difference.text)
     return Tried(name=relation.name, holds=True)
 
 
 def beyond(name: str, got: Tensor, expected: Tensor, limit: Tensor | None) -> Difference | None:
-    """Where an output differs by more than the limit, None: at all; None where it does nowhere.
+    """Find the element of an output that is furthest beyond its limit.
 
-    Equal infinities and two NaN don't differ, nor do zeros of either sign. Where the limit isn't
-    finite nothing is asked.
+    Equal infinities and two NaN don't differ, nor do zeros of either sign.
+
+    Args:
+        name: the output's name.
+        got: the output.
+        expected: float64 of the same shape.
+        limit: the allowed differences; an element whose limit isn't finite is skipped. None allows
+            no difference.
+
+    Returns:
+        The element, or None if all are within their limits.
+
+    >>> beyond("y", torch.tensor([1.0, 3.0]), torch.tensor([1.0, 2.0]).double(), None).text
+    'y[1]: got 3, expected 2'
     """
     wide = got.double()
     allowed = torch.zeros_like(wide) if limit is None else limit
@@ -126,8 +147,8 @@ def beyond(name: str, got: Tensor, expected: Tensor, limit: Tensor | None) -> Di
         return None
     excess = torch.where(within, -1.0, ((wide - expected).abs() - allowed).nan_to_num(math.inf))
     index = int(excess.argmax())
-    place = tuple(int(each) for each in torch.unravel_index(torch.tensor(index), got.shape))
-    values = (each.reshape(-1)[index].item() for each in (wide, expected, allowed))
+    place = tuple(int(at) for at in torch.unravel_index(torch.tensor(index), got.shape))
+    values = (tensor.reshape(-1)[index].item() for tensor in (wide, expected, allowed))
     return Difference(name, place, *values)
 
 
@@ -138,6 +159,7 @@ def _balanced(
     outputs: Mapping[str, Tensor],
     bounds: BoundsOf,
 ) -> Tried:
+    """Compare the weighted sums of an output with the balance's total."""
     output = outputs[balance.output]
     value = output.double()
     size = 1.0 if balance.weights is None else balance.weights(inputs)
@@ -155,13 +177,13 @@ def _balanced(
     )
     # float64's own sums
     limit = limit + value.shape[-1] * 2.0**-52 * weighted.abs().sum(-1)
-    found = beyond(balance.output, sums, total, limit)
-    if found is None:
+    difference = beyond(balance.output, sums, total, limit)
+    if difference is None:
         return Tried(name=balance.name, holds=True)
-    place = ", ".join(map(str, (*found.place, ":")))
+    place = ", ".join(map(str, (*difference.place, ":")))
     return Tried(
         name=balance.name,
         holds=False,
-        reason=f"{balance.output}[{place}] adds up to {found.got:.9g}, "
-        f"expected {found.expected:.9g} within {found.limit:.3g}",
+        reason=f"{balance.output}[{place}] adds up to {difference.got:.9g}, "
+        f"expected {difference.expected:.9g} within {difference.limit:.3g}",
     )

@@ -1,6 +1,6 @@
-"""One accuracy run: each pair of kernel and case tried once, its truth computed once a case.
+"""One accuracy run: try each pair of kernel and case once, and compute each case's truth once.
 
-What is asked of a pair, and in which order, is in trial.py.
+trial.py lists the checks of a pair in their order.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from kernel_workbench.oracles.cases import GENERATED
 from kernel_workbench.oracles.op import Case, Inputs, Outputs
 from kernel_workbench.reports.record import AccuracyRow
 from kernel_workbench.suites.accuracy.trial import Trial
-from kernel_workbench.suites.accuracy.truth import Known
+from kernel_workbench.suites.accuracy.truth import CaseValues
 from kernel_workbench.suites.accuracy.verdict import Verdict, judge
 from kernel_workbench.suites.interpreter.strict.masked_lanes import let_pass
 from kernel_workbench.suites.run.descriptions import case_info
 from kernel_workbench.suites.run.reproduce import command_of
-from kernel_workbench.suites.run.suite import DeviceLostError, NoMemoryError, told_of_memory
+from kernel_workbench.suites.run.suite import DeviceLostError, NoMemoryError, memory_message
 from kernel_workbench.suites.sandbox.call import (
     NOT_INTERPRETED,
     PLAIN,
@@ -63,19 +63,19 @@ _ONE_WAY = (
 
 @dataclass(slots=True)
 class Run:
-    """The device of a run, how rows are told to be reproduced, and what is known of the last case.
+    """The settings of an accuracy run, and the values of the last case.
 
-    workers: what calls kernels; None: this process itself, for a debugger and for tests, on the
-    same values both times and on no others. signs: what second calls' values are drawn from; None:
-    a secret and the case, so that no kernel can know what it will be asked. further: the share of
-    cases on which kernels are asked for values of which nothing was seen before.
-    every_configuration: try autotuned kernels with each of theirs. two_calls_alone: judge them by
-    the bounds, and leave out the emulation and what trial.py asks besides. briefly: where one call
-    is enough, make one, and ask nothing besides. strict: whether the interpreter is; else rows tell
-    which undefined lanes were read. asked: what of that is asked of a kernel once, and has been.
-    processes: how many of this run share the GPU.
-    tells_configurations: a row says so where its kernel has none to try.
-    oracle_calls counts the truths computed: as many as cases, whatever the number of kernels.
+    workers: the processes that call kernels. None means this process, for a debugger and for tests;
+    both calls then have the same values, and no other values follow. signs: the seed of the second
+    calls' values. None means a secret and the case, so that no kernel can predict the values.
+    further: the share of cases that are also tried on values drawn from a secret.
+    every_configuration: try each configuration of an autotuned kernel. two_calls_alone: judge two
+    calls by their bounds, without the emulation and the other checks of trial.py. briefly: make one
+    call where one is enough, without other checks. strict: the interpreter is strict; else rows
+    name the undefined lanes that were read. processes: the number of processes of this run that
+    share the GPU. tells_configurations: a row says that its kernel has no configurations to try.
+    oracle_calls: the number of truths computed, one for each case. asked_before: the checks that a
+    kernel gets once, and has had.
     """
 
     device: torch.device
@@ -93,16 +93,16 @@ class Run:
     strict: bool = True
     processes: int = 1
     oracle_calls: int = 0
-    _known: Known | None = None
-    asked: set[object] = field(default_factory=set)
+    _values: CaseValues | None = None
+    asked_before: set[object] = field(default_factory=set)
     _secret: bytes = field(default_factory=partial(secrets.token_bytes, 16))
 
     def gates(self, kernel: Kernel) -> bool:
-        """Whether a failure of this kernel makes the exit status non-zero."""
+        """Return True if a failure of this kernel makes the exit status non-zero."""
         return kernel.origin != "baseline" or self.gate_baselines or kernel.name in self.named
 
     def refusal(self, kernel: Kernel, case: Case) -> str | None:
-        """Why the kernel doesn't serve the case on this run's device; None where it does."""
+        """Return why the kernel doesn't serve the case on this run's device; None if it does."""
         if self.device.type == "cpu":
             least, flops = kernel.op.bytes(case), kernel.op.flops(case)
             if least > _MOST_BYTES_ON_CPU:
@@ -112,17 +112,25 @@ class Run:
         return self.runner.refusal(kernel, case)
 
     def learn(self, kernel: Kernel, cases: Iterable[Case]) -> None:
-        """Ask a worker about cases together, before `refusal` is asked about each."""
+        """Ask a worker about all cases in one message, before `refusal` is called for each."""
         if isinstance(self.runner, Workers):
             self.runner.learn(kernel, cases)
 
     def try_pair(self, kernel: Kernel, case: Case) -> AccuracyRow:
-        """Call the kernel twice on the case and judge what it left.
+        """Call the kernel twice on the case and judge its outputs.
 
-        Where the GPU's memory is full, all that can be is given back, and the pair tried again.
-        A kernel that does what an interpreter has nothing for is refused.
-        Raises DeviceLostError, with the row in its arguments, where the GPU is lost to us, and
-        NoMemoryError where its memory is full again.
+        If the GPU's memory is full, the run frees its own memory and tries the pair again.
+
+        Args:
+            kernel: the kernel.
+            case: a case that the kernel serves.
+
+        Returns:
+            The pair's row; "refused" if the kernel uses a feature that the interpreter lacks.
+
+        Raises:
+            DeviceLostError: this process can't use the GPU any more; the row is its argument.
+            NoMemoryError: the GPU's memory is full at the second try, too.
         """
         short = self._short(kernel, case)
         if isinstance(short, AccuracyRow):
@@ -135,40 +143,41 @@ class Run:
         raise NoMemoryError(short, self.processes)
 
     def _short(self, kernel: Kernel, case: Case) -> AccuracyRow | str:
-        """Return the pair's row, or what PyTorch says where there is no memory for it.
+        """Return the pair's row, or PyTorch's message if there is no memory for the pair.
 
-        A kernel that finds none fails only where its process has the GPU to itself.
+        A kernel that finds no memory fails only if this run has one process.
         """
         try:
             row = self._tried(kernel, case)
         except torch.OutOfMemoryError as error:
-            return told_of_memory(error)
+            return memory_message(error)
         beside = self.processes > 1 and row.status == "failed"
         reason = row.reason or ""
         return reason if beside and any(words in reason for words in SPENT) else row
 
     def _give_back(self) -> None:
         """Give back the memory of the case, of the workers and of PyTorch's allocator."""
-        self._known = None
+        self._values = None
         if isinstance(self.runner, Workers):
             self.runner.give_back()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def _tried(self, kernel: Kernel, case: Case) -> AccuracyRow:
+        """Try the pair once, whatever memory there is."""
         started = time.perf_counter()
         declared = self._declared(kernel, case)
         if declared.problem is not None:
             verdict = Verdict(declared.rule, declared.problem, ())
             return self._row(kernel, case, declared, verdict, started, ())
-        known = self._known_of(kernel, case)
-        known.judged = None  # which holds on to the truth
-        self._leave_room(kernel, known)
-        first = self.call(kernel, known, "nan")
+        values = self._values_of(kernel, case)
+        values.judged = None  # which holds on to the truth
+        self._leave_room(kernel, values)
+        first = self.call(kernel, values, "nan")
         second = first
         brief = self.is_brief(kernel, case)
         if first.rule is None and not brief:
-            second = self.call_flipped(kernel, known, "sentinel")
+            second = self.call_flipped(kernel, values, "sentinel")
         if NOT_INTERPRETED in (first.rule, second.rule):
             return self.refused(kernel, case, str(first.reason or second.reason))
         if first.fatal or second.fatal:
@@ -179,10 +188,10 @@ class Run:
             return row  # another worker comes: the context that is dead was the kernel's own
         if not self.apart and (first.rule is not None or second.rule is not None):
             # It may have written where it shouldn't have: the next kernel is judged by fresh ones.
-            self._known = None
+            self._values = None
         if kernel.op.bytes(case) > _MOST_BYTES_KEPT_PACKED:
-            known.parcel = None  # the truth will need the room
-        trial = Trial(self, kernel, known, declared, first, second)
+            values.parcel = None  # the truth will need the room
+        trial = Trial(self, kernel, values, declared, first, second)
         verdict = trial.verdict()
         calls = (first,) if brief else (first, second)
         row = self._row(kernel, case, declared, verdict, started, calls)
@@ -196,12 +205,14 @@ class Run:
         )
 
     def _has_one_way(self, kernel: Kernel, declared: Declared, call: Call) -> tuple[str, ...]:
-        """Return a note, once for a kernel, where it has no configuration to choose from."""
+        """Return a note, once for each kernel, if it has no configurations to choose from."""
         key = "configurations", kernel.op.name, kernel.name
         several = bool(declared.configurations) or call.configurations > 1
-        if not self.tells_configurations or several or kernel.configuration or key in self.asked:
+        if not self.tells_configurations or several or kernel.configuration:
             return ()
-        self.asked.add(key)
+        if key in self.asked_before:
+            return ()
+        self.asked_before.add(key)
         return (_ONE_WAY,)
 
     def _answers(self) -> bool:
@@ -216,36 +227,50 @@ class Run:
         return alive
 
     def _declared(self, kernel: Kernel, case: Case) -> Declared:
-        """What the kernel says of the case; the memory that it names is its own choice's."""
+        """Return the kernel's declaration for the case.
+
+        A declared workspace belongs to the configuration that the kernel chooses itself, so it is
+        dropped if the run names another one.
+        """
         declared = self.runner.declared(kernel, case)
         if kernel.configuration is None:
             return declared
         return replace(declared, variant=kernel.configuration, workspace_bytes=None)
 
     def parcel(self, kernel: Kernel, case: Case) -> Parcel:
-        """The case's inputs, as workers are sent them."""
-        return self._parcel(self._known_of(kernel, case))
+        """Return the case's inputs in the form in which workers get them."""
+        return self._parcel(self._values_of(kernel, case))
 
     def confirm(self, kernel: Kernel, case: Case, outputs: dict[str, Tensor]) -> str | None:
-        """Why these outputs of a later call aren't right; None where they are.
+        """Judge outputs of a later call of the kernel that was tried last, on the same case.
 
-        Of the kernel that was tried last, on that case. Bits that follow the signs are a rounding
-        that knows signs, which isn't wrong: then the bounds alone have to hold.
+        Bits that follow the signs are a rounding that knows signs, which isn't wrong: then the
+        bounds alone have to hold.
+
+        Args:
+            kernel: the kernel that was tried last.
+            case: its case.
+            outputs: the later call's outputs by name.
+
+        Returns:
+            The broken rule and a sentence, or None if the outputs are right.
         """
-        known = self._known_of(kernel, case)
-        assert known.judged is not None and known.judged[0] == kernel.name
-        _, first, judged = known.judged
+        values = self._values_of(kernel, case)
+        assert values.judged is not None and values.judged[0] == kernel.name
+        _, first, judged = values.judged
         later = replace(first, outputs=outputs)
         verdict = judged(first, later)
         if verdict.rule == "not repeatable":
             verdict = judged(later, later)
         return None if verdict.rule is None else f"{verdict.rule}: {verdict.reason}"
 
-    def values_of_seed(self, kernel: Kernel, case: Case, seed: int) -> Known:
+    def values_of_seed(self, kernel: Kernel, case: Case, seed: int) -> CaseValues:
         """Draw other values of the case, by another seed."""
-        return self._known_of(kernel, case).of_seed(seed)
+        return self._values_of(kernel, case).of_seed(seed)
 
-    def problem_of(self, kernel: Kernel, values: Known, outputs: dict[str, Tensor]) -> str | None:
+    def problem_of(
+        self, kernel: Kernel, values: CaseValues, outputs: dict[str, Tensor]
+    ) -> str | None:
         """Say why these outputs of a call on the values aren't right; None where they are."""
         home = values.originals.device
         call = Call({name: output.to(home) for name, output in outputs.items()}, 0.0)
@@ -253,7 +278,7 @@ class Run:
         return None if verdict.rule is None else f"{verdict.rule}: {verdict.reason}"
 
     def refused(self, kernel: Kernel, case: Case, reason: str) -> AccuracyRow:
-        """The row of a pair that the kernel's domain doesn't hold."""
+        """Return the row of a pair that the kernel refuses."""
         return AccuracyRow(
             kernel=kernel.name,
             case=case_info(case),
@@ -266,48 +291,54 @@ class Run:
         )
 
     def is_brief(self, kernel: Kernel, case: Case) -> bool:
-        """Whether one call is enough.
+        """Return True if one call is enough.
 
-        Pairs meet in the case, the kernel's code is another's, or it is held to a configuration.
+        It is for a generated case, for code that another kernel runs too, and for a kernel with a
+        fixed configuration.
         """
-        held = kernel.configuration is not None
-        return self.briefly and (held or case.why == GENERATED or self.repeats(kernel))
+        fixed = kernel.configuration is not None
+        return self.briefly and (fixed or case.why == GENERATED or self.repeats(kernel))
 
     def repeats(self, kernel: Kernel) -> bool:
-        """Whether an interpreter runs another kernel's code in it, and nobody named it."""
+        """Return True if an interpreter runs the same code for another kernel too.
+
+        A kernel that the options name never repeats another one.
+        """
         own_code = kernel.same_code_as is None or self.device.type != "cpu"
         return not own_code and kernel.name not in self.named
 
     @property
     def runner(self) -> Workers | InProcess:
-        """What calls kernels."""
+        """Return the workers, or this process as a worker."""
         if self.workers is None:
             self.workers = InProcess(self.device, self.sm)
         return self.workers
 
     @property
     def apart(self) -> bool:
-        """Whether what a kernel finds where it is called isn't what it is judged by."""
+        """Return True if kernels run in another process than the judge."""
         return isinstance(self.runner, Workers)
 
-    def call(self, kernel: Kernel, known: Known, fill: Fill, how: How = PLAIN) -> Call:
-        """A call on the values that are known."""
-        return self._called(kernel, known.case, self._parcel(known), fill, how)
+    def call(self, kernel: Kernel, values: CaseValues, fill: Fill, how: How = PLAIN) -> Call:
+        """Call the kernel on the values."""
+        return self._called(kernel, values.case, self._parcel(values), fill, how)
 
-    def call_on(self, kernel: Kernel, case: Case, inputs: Inputs, like: Known, how: How) -> Call:
-        """A call on other inputs, handed over where those of `like` are."""
+    def call_on(
+        self, kernel: Kernel, case: Case, inputs: Inputs, like: CaseValues, how: How
+    ) -> Call:
+        """Call the kernel on other inputs, in the kind of memory in which those of `like` lie."""
         parcel = Parcel.of(inputs, self._handed_over_on(like))
         return self._called(kernel, case, parcel, "nan", how)
 
     def _called(
         self, kernel: Kernel, case: Case, parcel: Parcel, fill: Fill, how: How = PLAIN
     ) -> Call:
-        """A call; of a large case, which leaves none of the card's memory taken."""
+        """Call the kernel; after a large case free the card's memory, in the worker too."""
         if not self._is_large(kernel, case):
             return self.runner.call(kernel, case, parcel, fill, how)
         torch.cuda.empty_cache()
         call = self.runner.call(kernel, case, parcel, fill, how)
-        # What the worker and the memory that it shares still hold is what the truth will need.
+        # The truth will need the memory that the worker, and the memory shared with it, still hold.
         self.runner.renew()
         torch.cuda.ipc_collect()
         torch.cuda.empty_cache()
@@ -317,43 +348,55 @@ class Run:
         large = kernel.op.bytes(case) > _MOST_BYTES_SIDE_BY_SIDE
         return large and self.device.type == "cuda"
 
-    def _leave_room(self, kernel: Kernel, known: Known) -> None:
-        """Forget a large case's truth and bounds where they leave a worker under half a card."""
-        if not self._is_large(kernel, known.case):
+    def _leave_room(self, kernel: Kernel, values: CaseValues) -> None:
+        """Forget a large case's truth and bounds if they leave a worker under half the card."""
+        if not self._is_large(kernel, values.case):
             return
         torch.cuda.empty_cache()
         free, whole = torch.cuda.mem_get_info(self.device)
         if free < whole // 2:
-            known.forget_truth()
+            values.forget_truth()
             torch.cuda.empty_cache()
 
-    def call_then(self, kernel: Kernel, known: Known, other: Known, then: Then) -> Call | None:
-        """Return a call on other values where those that are known lay; None where it can't be."""
+    def call_then(
+        self, kernel: Kernel, values: CaseValues, other: CaseValues, then: Then
+    ) -> Call | None:
+        """Call the kernel on the values, then on others at the same addresses.
+
+        Args:
+            kernel: the kernel.
+            values: the values of the first call.
+            other: the values that replace them.
+            then: the second step: another call, or the replay of a CUDA graph.
+
+        Returns:
+            The second step's result, or None without workers and for a large case.
+        """
         workers = self.runner
-        if not isinstance(workers, Workers) or self._is_large(kernel, known.case):
+        if not isinstance(workers, Workers) or self._is_large(kernel, values.case):
             return None
-        parcels = self._parcel(known), self._parcel(other)
+        parcels = self._parcel(values), self._parcel(other)
         how = How(then=then)
-        return workers.call(kernel, known.case, parcels[0], "nan", how, then=parcels[1])
+        return workers.call(kernel, values.case, parcels[0], "nan", how, then=parcels[1])
 
-    def call_flipped(self, kernel: Kernel, known: Known, fill: Fill) -> Call:
-        """A call on values whose signs are changed, its outputs with theirs changed back.
+    def call_flipped(self, kernel: Kernel, values: CaseValues, fill: Fill) -> Call:
+        """Call the kernel on values with changed signs, and change the outputs' signs back.
 
-        A correct kernel's are those of a call on the same values: see `Op.signs`.
+        A correct kernel's outputs are then those of a call on the same values: see `Op.signs`.
         """
         if not self.apart:
-            return self.call(kernel, known, fill)
-        parcel = self._parcel(known)
-        parcel.change(known.flips.apply_)
-        call = self._called(kernel, known.case, parcel, fill)
-        parcel.change(known.flips.apply_)  # which undoes itself
-        return replace(call, outputs=known.flips.outputs(call.outputs))
+            return self.call(kernel, values, fill)
+        parcel = self._parcel(values)
+        parcel.change(values.flips.apply_)
+        call = self._called(kernel, values.case, parcel, fill)
+        parcel.change(values.flips.apply_)  # which undoes itself
+        return replace(call, outputs=values.flips.outputs(call.outputs))
 
     def _judged_on(self, kernel: Kernel, case: Case) -> torch.device:
-        """Where inputs, truth and bounds are made.
+        """Return the device on which inputs, truth and bounds are computed.
 
-        A small case's aren't made on the GPU: judges and candidates of several processes would
-        wait there for one another, and a core does it as fast.
+        A small case is judged on the CPU: judges and candidates of several processes would wait for
+        one another on the GPU, and a core is as fast.
         """
         small = kernel.op.bytes(case) <= _MOST_BYTES_ON_HOST
         small = small and kernel.op.flops(case) <= _MOST_FLOPS_ON_HOST
@@ -361,55 +404,59 @@ class Run:
             return self.device
         return torch.device("cpu")
 
-    def _handed_over_on(self, known: Known) -> torch.device:
-        on_host = known.originals.device.type == "cpu"
-        return known.originals.device if on_host else self.runner.arena_device
+    def _handed_over_on(self, values: CaseValues) -> torch.device:
+        on_host = values.originals.device.type == "cpu"
+        return values.originals.device if on_host else self.runner.arena_device
 
     def _secret_of(self, case: Case) -> int:
+        """Return the number of --signs, or 32 bits that the run's secret and the case give."""
         if self.signs is not None:
             return self.signs
         digest = hashlib.sha256(self._secret + case.id().encode()).digest()
         return int.from_bytes(digest[:4], "big")
 
-    def _parcel(self, known: Known) -> Parcel:
-        if known.parcel is None:
-            known.parcel = Parcel.of(known.originals.read(), self._handed_over_on(known))
-        return known.parcel
+    def _parcel(self, values: CaseValues) -> Parcel:
+        if values.parcel is None:
+            values.parcel = Parcel.of(values.originals.read(), self._handed_over_on(values))
+        return values.parcel
 
-    def _known_of(self, kernel: Kernel, case: Case) -> Known:
-        if self._known is None or self._known.case != case:
-            before, self._known = self._known, None  # so that no two truths lie in memory together
+    def _values_of(self, kernel: Kernel, case: Case) -> CaseValues:
+        if self._values is None or self._values.case != case:
+            before, self._values = (
+                self._values,
+                None,
+            )  # so that no two truths lie in memory together
             large = before is not None and before.op.bytes(before.case) > _MOST_BYTES_KEPT
             del before
             if large and self.device.type == "cuda":
                 torch.cuda.empty_cache()
             originals = Originals(kernel.op, case, self._judged_on(kernel, case))
-            self._known = Known.of(kernel.op, case, originals, self._secret_of(case))
-        return self._known
+            self._values = CaseValues.of(kernel.op, case, originals, self._secret_of(case))
+        return self._values
 
-    def truth(self, known: Known) -> Outputs:
-        """The case's, computed when it is first needed."""
-        self.oracle_calls += known.truth is None
-        return known.exact()
+    def truth(self, values: CaseValues) -> Outputs:
+        """Return the truth of the values, which is computed when it is first needed."""
+        self.oracle_calls += values.truth is None
+        return values.exact()
 
     def judged_by(
-        self, kernel: Kernel, known: Known, declared_bytes: int | None = None
+        self, kernel: Kernel, values: CaseValues, declared_bytes: int | None = None
     ) -> Callable[[Call, Call], Verdict]:
-        """The verdict on two calls of the kernel on these values.
+        """Return a function that judges two calls of the kernel on these values.
 
-        Of values that nobody has seen before the bounds alone: an emulation's blocks are a measure,
-        which chance could exceed in one run and not in the next.
+        Values drawn from a secret are judged by the bounds alone: an emulation's blocks are a
+        measure that chance could exceed in one run and not in the next.
         """
-        truth = self.truth(known)
-        compared = not self.two_calls_alone and known is self._known
+        truth = self.truth(values)
+        compared = not self.two_calls_alone and values is self._values
         return partial(
             judge,
             truth=truth,
-            bounds=known.bounds_of(kernel),
+            bounds=values.bounds_of(kernel),
             numerics=kernel.numerics,
             declared_bytes=declared_bytes,
-            emulation=known.emulation_of(kernel) if compared else None,
-            other_orders=partial(known.emulations_in_other_orders, kernel) if compared else tuple,
+            emulation=values.emulation_of(kernel) if compared else None,
+            other_orders=partial(values.emulations_in_other_orders, kernel) if compared else tuple,
         )
 
     def _row(
@@ -421,7 +468,7 @@ class Run:
         started: float,
         calls: tuple[Call, ...],
     ) -> AccuracyRow:
-        secret = self._known.secret if len(calls) > 1 and self._known is not None else None
+        secret = self._values.secret if len(calls) > 1 and self._values is not None else None
         # Second calls' values, and further ones, come from the secret.
         repeats = verdict.status == "failed" and secret is not None
         more = [f"--signs {secret}"] if repeats else []
@@ -446,5 +493,5 @@ class Run:
         )
 
     def command(self, suite: str, kernel: Kernel, case: Case, *more: str) -> str:
-        """What runs this pair alone; more: options after those."""
+        """Return the command that runs this pair alone; more: options at its end."""
         return command_of(suite, kernel, case, self.reproduce_options, more)

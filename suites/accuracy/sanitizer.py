@@ -1,4 +1,4 @@
-"""The suite under NVIDIA's compute-sanitizer, where that is installed.
+"""Run the suite under NVIDIA's compute-sanitizer, if it is installed.
 
     python -m kernel_workbench.suites.accuracy.sanitizer --kernel flash -k "s_q129 and float16"
 
@@ -7,8 +7,8 @@ bounds), racecheck (shared memory that threads of a program race for), initcheck
 that nothing wrote). It slows a kernel down by ten to a hundred times, so select few cases; torch
 allocates each tensor on its own meanwhile, so that the end of one isn't the start of another.
 
-Findings in a library's own kernels are told apart and fail nothing: racecheck doesn't follow the
-barriers of cuBLAS's (every product of halves on an H200, sm 90, has thousands of hazards).
+Findings in a library's own kernels are counted apart and fail nothing: racecheck doesn't follow
+cuBLAS's barriers (every product of halves on an H200, sm 90, has thousands of hazards).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kernel_workbench.suites.run.exit_status import of_pytest
 from kernel_workbench.suites.run.options import FOLDERS, check
 
 TOOLS = ("memcheck", "racecheck", "initcheck")
-_FOUND = 86  # the exit status asked of it where it found something
+_FINDING_STATUS = 86  # the exit status that the tool gets for a finding
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (.*)")
 _SHOWN = re.compile(r"(\d+) hazards? displayed \((\d+) error")
 _FINDING = re.compile(r"^=========\s+(?:Error: |Warning: )?.*?\bat ([^\s+]+)\+0x", re.MULTILINE)
@@ -41,8 +41,8 @@ _LIBRARIES = ("nvjet", "cutlass", "cudnn", "cublas", "sm80_xmma", "sm90_xmma", "
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What one tool says: in its own words, and how many findings are in which library's kernel."""
+class ToolResult:
+    """The result of one tool: its summary, and the findings counted by library's kernel."""
 
     status: int
     summary: str
@@ -50,20 +50,24 @@ class Found:
 
     @property
     def text(self) -> str:
-        """The summary, and what of it isn't counted."""
+        """Return the summary, with the findings that fail nothing.
+
+        >>> ToolResult(0, "ERROR SUMMARY: 2 errors", (("nvjet", 2),)).text
+        "ERROR SUMMARY: 2 errors; in a library's own kernels: 2 in nvjet"
+        """
         if not self.libraries:
             return self.summary
         apart = ", ".join(f"{count} in {name}" for name, count in self.libraries)
-        return f"{self.summary}; of a library's own kernels: {apart}"
+        return f"{self.summary}; in a library's own kernels: {apart}"
 
 
-def run(program: str, tool: str, options: Sequence[str]) -> Found:
+def run(program: str, tool: str, options: Sequence[str]) -> ToolResult:
     """Run the suite under one tool."""
     suite = [sys.executable, "-m", "pytest", str(FOLDERS["accuracy"]), "--device=cuda"]
     suite += ["--in-process"]
-    watched = [program, "--tool", tool, "--error-exitcode", str(_FOUND), "--target-processes=all"]
+    watch = [program, "--tool", tool, "--error-exitcode", str(_FINDING_STATUS)]
     ran = subprocess.run(
-        [*watched, "--print-limit=0", *suite, *options],
+        [*watch, "--target-processes=all", "--print-limit=0", *suite, *options],
         env=os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -73,25 +77,33 @@ def run(program: str, tool: str, options: Sequence[str]) -> Found:
     return judged(ran.returncode, ran.stdout)
 
 
-def judged(status: int, printed: str) -> Found:
-    """What a tool's output says; findings that are a library's alone don't count."""
+def judged(status: int, printed: str) -> ToolResult:
+    """Read a tool's output, and print it without the reports on libraries' kernels.
+
+    Args:
+        status: the tool's exit status.
+        printed: the tool's output.
+
+    Returns:
+        The result, with status 0 if all findings are in libraries' kernels.
+    """
     summaries = _SUMMARY.findall(printed)
     summary = summaries[-1] if summaries else "it printed no summary"
-    reports = [names for each in _REPORT.findall(printed) if (names := _FINDING.findall(each))]
+    reports = [names for report in _REPORT.findall(printed) if (names := _FINDING.findall(report))]
     libraries = Counter(
         names[0] for names in reports if all(name.startswith(_LIBRARIES) for name in names)
     )
-    told = _without(printed, libraries)
-    sys.stdout.write(told)
+    sys.stdout.write(_without(printed, libraries))
     shown = _SHOWN.match(summary)
     whole = shown is None or int(shown[1]) >= int(shown[2])
-    if status == _FOUND and whole and reports and libraries.total() == len(reports):
+    own = libraries.total() < len(reports)
+    if status == _FINDING_STATUS and whole and reports and not own:
         status = 0
-    return Found(status, summary, tuple(sorted(libraries.items())))
+    return ToolResult(status, summary, tuple(sorted(libraries.items())))
 
 
 def _without(printed: str, libraries: Counter[str]) -> str:
-    """The output without the thousands of lines on a library's kernels."""
+    """Return the output without the thousands of lines on a library's kernels."""
     lines = printed.splitlines(keepends=True)
     return "".join(
         line
@@ -101,7 +113,10 @@ def _without(printed: str, libraries: Counter[str]) -> str:
 
 
 def main(options: Sequence[str]) -> int:
-    """Run every tool, print what each found, and return the exit status: 1 for a finding."""
+    """Run every tool, print a table of their results, and return the exit status.
+
+    The status is 1 for a finding, 2 for bad options and 3 without compute-sanitizer.
+    """
     try:
         check("sanitize", options)
     except pytest.UsageError as error:
@@ -118,10 +133,10 @@ def main(options: Sequence[str]) -> int:
     table = Table("tool", "exit status", "what it says", box=None)
     worst = ExitStatus.RIGHT
     for tool in TOOLS:
-        found = run(program, tool, options)
-        finding = found.status == _FOUND
-        worst = max(worst, ExitStatus.WRONG if finding else of_pytest(found.status))
-        table.add_row(tool, str(found.status), found.text)
+        result = run(program, tool, options)
+        finding = result.status == _FINDING_STATUS
+        worst = max(worst, ExitStatus.WRONG if finding else of_pytest(result.status))
+        table.add_row(tool, str(result.status), result.text)
     report_console().print(table)
     return worst
 

@@ -1,4 +1,4 @@
-"""`accuracy`: which pairs are tried, where kernels are called, and what a verdict means."""
+"""The suite `accuracy`: plan the pairs, call kernels in workers, and judge them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from kernel_workbench.suites.sandbox.orphans import end_children
 from kernel_workbench.suites.sandbox.wire import case_of, spelled
 from kernel_workbench.suites.sandbox.worker_side.in_process import InProcess, mend
 
-# Cases on which kernels are asked for values drawn from a secret: a share, and so many of few.
+# Cases that are also tried on values drawn from a secret: this share, and at least this number.
 FURTHER, _FURTHER_CASES = 0.2, 40
 
 
@@ -68,7 +68,7 @@ class VerdictSuite(Suite[AccuracyRow]):
         super().__init__(options, device)
         keep_freed_pages()
         if device.type == "cpu":
-            # What domains are asked about is what kernels dispatch for.
+            # Domains and dispatch must see the same GPU generation.
             os.environ[SIMULATED_SM_VARIABLE] = str(self.sm)
             self.strict = not options.no_strict
         self.files = kernel_files(options)
@@ -88,15 +88,16 @@ class VerdictSuite(Suite[AccuracyRow]):
             )
 
     def _mend_interpreter(self) -> tuple[str, ...]:
-        """Make this process one that kernels can be called in; the checks that aren't in force.
+        """Prepare this process for calls of kernels, as a worker does.
 
-        What a worker does, and what only costs its checks on a version of Triton that is unknown.
+        Returns:
+            The checks that aren't in force, because this version of Triton isn't supported.
         """
         with refusing(repairs.InterpreterError):
             return mend(self.device, strictly=self.strict is True)
 
     def selected(self) -> tuple[Kernel, ...]:
-        """The kernels that the options name."""
+        """Return the kernels that the options select."""
         if self.workers is None:
             here = InProcess(self.device, self.sm, self.files)
             return selected_kernels(self.options, here.kernels)
@@ -108,10 +109,12 @@ class VerdictSuite(Suite[AccuracyRow]):
     def run_of(
         self, further: float, *, every_configuration: bool = False, signs: int | None = None
     ) -> Run:
-        """Return what judges pairs.
+        """Return the run that judges pairs.
 
-        further: the share of cases that get fresh values too. signs: as --signs says it, or None
-        for a secret.
+        Args:
+            further: the share of cases that are also tried on values drawn from a secret.
+            every_configuration: try each configuration of autotuned kernels.
+            signs: the number of --signs, or None for a secret.
         """
         options = self.options
         return Run(
@@ -129,17 +132,17 @@ class VerdictSuite(Suite[AccuracyRow]):
         )
 
     def begin(self) -> dict[str, Any]:
-        """By which rules."""
+        """Return the protocol for the record's header."""
         return {"protocol": ACCURACY_PROTOCOL}
 
     def wrong(self, row: Row) -> str | None:
-        """The rule that it broke, and how."""
+        """Return the broken rule and the reason; None for a row that didn't fail."""
         if not isinstance(row, AccuracyRow) or row.status != "failed":
             return None
         return f"{row.rule}: {row.reason}"
 
     def counts(self, row: Row) -> bool:
-        """Whether it ran."""
+        """Return True if the pair ran."""
         return isinstance(row, AccuracyRow) and row.status != "refused"
 
     def _coverage(self, kernels: Iterable[Kernel], rows: Sequence[Row]) -> Iterator[CoverageRow]:
@@ -148,7 +151,7 @@ class VerdictSuite(Suite[AccuracyRow]):
             yield from coverage_rows(kernel, self._reaches(kernel), tried)
 
     def _reaches(self, kernel: Kernel) -> Callable[[Case], bool]:
-        """Whether the kernel serves a case that is judged in about a second here."""
+        """Return a predicate: the kernel serves a case, and the device judges it in a second."""
 
         def reaches(case: Case) -> bool:
             served = self.judge.refusal(kernel, case) is None
@@ -157,18 +160,18 @@ class VerdictSuite(Suite[AccuracyRow]):
         return reaches
 
     def most_memory(self) -> int:
-        """Return about how many bytes the largest case takes that a search draws."""
+        """Estimate the bytes of memory that the largest drawn case needs."""
         return TIMES_ITS_BYTES * MOST_BYTES_IN_REACH[self.device.type]
 
     def close(self) -> None:
-        """End the workers, and what a candidate started, which might still write to the record."""
+        """End the workers, and processes of candidates that might still write to the record."""
         if self.workers is not None:
             self.workers.close()
             end_children()
 
 
 class Accuracy(VerdictSuite):
-    """Every kernel on every case that its domain holds, held to float64."""
+    """Compare every kernel with float64 on every case of its domain."""
 
     name = "accuracy"
     takes = AccuracyOptions
@@ -180,7 +183,7 @@ class Accuracy(VerdictSuite):
         self.own_cases: tuple[Case, ...] = ()  # of users' kernels
 
     def plan(self) -> Sequence[Pair]:
-        """All kernels on all cases of their ops."""
+        """Return all kernels on all cases of their ops."""
         options = self.options
         kernels = self.selected()
         self.cases = selected_cases(options, self.device, kernels, tier=options.tier)
@@ -190,8 +193,8 @@ class Accuracy(VerdictSuite):
         self.judge.briefly = options.tier == "ci" and not options.case and not options.cases
         if options.quick:
             self.cases = self._quick_cases(kernels)
-        if options.known:
-            lines = Path(options.known).read_text().splitlines()
+        if options.drawn_cases:
+            lines = Path(options.drawn_cases).read_text().splitlines()
             self.own_cases = tuple(case_of(json.loads(line)) for line in lines)
         elif not options.case and not options.cases and not options.quick:
             self.own_cases = self._own_cases(kernels)
@@ -199,17 +202,17 @@ class Accuracy(VerdictSuite):
         if not options.case and not options.cases:
             self.cases = self._ordered(kernels)
         tried = {case.op for case in self.cases}
-        self.kernels = tuple(each for each in kernels if each.op.name in tried)
+        self.kernels = tuple(kernel for kernel in kernels if kernel.op.name in tried)
         if options.shard:
             number, count = map(int, options.shard.split("/"))
             self.share = shards.share_of(self.cases, number, count, self.device.type)
         self.judge.further = max(FURTHER, _FURTHER_CASES / max(1, len(self.cases)))
         alike = alike_together(self.kernels)
         pairs = [
-            (each, case)
+            (kernel, case)
             for case in self.cases
-            for each in alike
-            if each.op.name == case.op and self._is_asked(each, case)
+            for kernel in alike
+            if kernel.op.name == case.op and self._is_for(kernel, case)
         ]
         for kernel in self.kernels:
             of_kernel = (case for other, case in pairs if other is kernel and self._is_mine(case))
@@ -217,17 +220,18 @@ class Accuracy(VerdictSuite):
         return pairs
 
     def _ordered(self, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
-        """Return the cases, op by op: those first that a wrong kernel dies of, then the refused."""
+        """Sort the cases, op by op: cases that fail wrong kernels first, refused cases last."""
         ordered: list[Case] = []
-        for op in {each.op.name: each.op for each in kernels}.values():
+        for op in {kernel.op.name: kernel.op for kernel in kernels}.values():
             mine = [case for case in self.cases if case.op == op.name]
-            asked = [each for each in kernels if each.op.name == op.name and self.judge.gates(each)]
-            for kernel in asked:
+            own = [kernel for kernel in kernels if kernel.op.name == op.name]
+            gating = [kernel for kernel in own if self.judge.gates(kernel)]
+            for kernel in gating:
                 self.judge.learn(kernel, mine)
             served = [
                 case
                 for case in mine
-                if any(self.judge.refusal(kernel, case) is None for kernel in asked)
+                if any(self.judge.refusal(kernel, case) is None for kernel in gating)
             ]
             refused = set(mine) - set(served)
             ordered += by_early_death(op, served)
@@ -235,7 +239,7 @@ class Accuracy(VerdictSuite):
         return tuple(ordered)
 
     def _quick_cases(self, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
-        """Return a few cases of each op that a kernel serves; of none, cases of its own domain."""
+        """Return a few cases of each op, or cases drawn in kernels' domains if they serve none."""
         chosen: list[Case] = []
         for name, op in {kernel.op.name: kernel.op for kernel in kernels}.items():
             own = [kernel for kernel in kernels if kernel.op.name == name]
@@ -253,70 +257,78 @@ class Accuracy(VerdictSuite):
         """Return whether this process tries the case."""
         return self.share is None or case.id() in self.share
 
-    def known(self) -> str:
-        """The cases that were drawn, a JSON object a line."""
+    def for_processes(self) -> str:
+        """Return the drawn cases for --known, one JSON object a line."""
         return "\n".join(json.dumps(spelled(case)) for case in self.own_cases)
 
-    def _is_asked(self, kernel: Kernel, case: Case) -> bool:
-        """Whether the case is for the kernel; all but the generated ones of `ci` are.
+    def _is_for(self, kernel: Kernel, case: Case) -> bool:
+        """Return True if the kernel is tried on the case.
 
-        Those are for kernels whose failure counts. An interpreter tries code once that two have.
+        Generated cases of `ci` are for kernels whose failure counts alone, and an interpreter
+        tries code that two kernels share once.
         """
         if not self.judge.briefly or case.why != GENERATED:
             return True
         return self.judge.gates(kernel) and not self.judge.repeats(kernel)
 
     def _own_cases(self, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
-        """Those of users' kernels, drawn within their domains."""
-        made: dict[str, Case] = {}
+        """Draw cases for users' kernels within their domains."""
+        drawn: dict[str, Case] = {}
         tier: Tier = "full" if self.options.tier == "full" else "ci"
         for kernel in kernels:
             if kernel.origin != "user":
                 continue
-            every = (*self.cases, *made.values())
+            every = (*self.cases, *drawn.values())
             beside = [case for case in every if case.op == kernel.op.name]
             refusal, learn = partial(self.judge.refusal, kernel), partial(self.judge.learn, kernel)
             for case in own_cases(kernel, refusal, beside, tier, learn):
                 for seed in self.options.seed:
                     other = replace(case, seed=case.seed + seed)
                     if not self.options.dtype or dtype_name(case.dtype) in self.options.dtype:
-                        made.setdefault(other.id(), other)
-        return tuple(made.values())
+                        drawn.setdefault(other.id(), other)
+        return tuple(drawn.values())
 
     def refusal(self, kernel: Kernel, case: Case) -> str | None:
-        """What the kernel's domain says, and that it has no configuration that is asked for."""
+        """Return why the kernel doesn't serve the case, or lacks the named configurations."""
         refusal = self.judge.refusal(kernel, case)
-        if refusal is None and not self._held(kernel, case):
+        if refusal is None and not self._configured(kernel, case):
             named = " or ".join(self.options.configuration)
             return f"has no configuration {named} for the case"
         return refusal
 
-    def _held(self, kernel: Kernel, case: Case) -> list[Kernel]:
-        """The kernel as dispatch takes it, and held to each configuration that is asked for."""
-        asked, every = self.options.configuration, self.options.every_configuration
-        if not (asked or every):
+    def _configured(self, kernel: Kernel, case: Case) -> list[Kernel]:
+        """Return the kernel with each configuration to try.
+
+        Without --configuration the first entry is the kernel with its own choice.
+        """
+        named, every = self.options.configuration, self.options.every_configuration
+        if not (named or every):
             return [kernel]
-        others = self.judge.runner.declared(kernel, case).configurations
-        held = [
-            replace(kernel, configuration=other) for other in others if other in asked or not asked
+        configured = [
+            replace(kernel, configuration=configuration)
+            for configuration in self.judge.runner.declared(kernel, case).configurations
+            if configuration in named or not named
         ]
-        return held if asked else [kernel, *held]
+        return configured if named else [kernel, *configured]
 
     def rows_of(self, kernel: Kernel, case: Case) -> int:
-        """One for each configuration that is asked for, and one of a pair that is refused."""
-        return len(self._held(kernel, case)) if self.refusal(kernel, case) is None else 1
+        """Return the number of configurations to try, or 1 for a refused pair."""
+        return len(self._configured(kernel, case)) if self.refusal(kernel, case) is None else 1
 
     def refused(self, kernel: Kernel, case: Case, reason: str) -> Sequence[AccuracyRow]:
-        """One row."""
+        """Return the row of a refused pair."""
         return [self.judge.refused(kernel, case, reason)]
 
     def jobs(self, kept: Sequence[Pair]) -> tuple[int, bool]:
-        """As asked for; else as many as the machine is good for. Huge cases are tried alone."""
-        kind, asked = self.device.type, self.options.jobs or int(self.options.in_process)
+        """Return the number of processes, and True if a huge case has to be tried alone.
+
+        The number is that of --jobs, or follows the machine and the cases' memory.
+        """
+        kind, wanted = self.device.type, self.options.jobs or int(self.options.in_process)
         times = Counter(case for _, case in kept)
         seconds = sum(count * shards.weight_of(case, kind) for case, count in times.items())
-        jobs = asked or shards.default_jobs(kind, len(kept), seconds)
-        if not asked and kind == "cuda":
+        jobs = wanted or shards.default_jobs(kind, len(kept), seconds)
+        if not wanted and kind == "cuda":
             cases = {case.id(): case for _, case in kept if not shards.is_huge(case, kind)}
             needed = map(shards.memory_of, cases.values())
             jobs = min(jobs, shards.fitting_jobs(needed, torch.cuda.mem_get_info()[0]))
@@ -324,25 +336,25 @@ class Accuracy(VerdictSuite):
         return min(jobs, shards.most_jobs(self.cases, kind)), is_huge
 
     def measure(self, kernel: Kernel, case: Case) -> Sequence[AccuracyRow]:
-        """The verdict, by each configuration that is asked for."""
+        """Return a row with the verdict for each configuration to try."""
         rows: list[AccuracyRow] = []
         try:
-            for each in self._held(kernel, case):
+            for configured in self._configured(kernel, case):
                 try:
-                    rows.append(self.judge.try_pair(each, case))
+                    rows.append(self.judge.try_pair(configured, case))
                 except NoMemoryError as error:
-                    rows.append(self.judge.refused(each, case, str(error)))
+                    rows.append(self.judge.refused(configured, case, str(error)))
         except DeviceLostError as lost:
             raise DeviceLostError(*rows, *lost.args) from lost
         return rows
 
     def fails(self, kernels: Sequence[KernelInfo], rows: Sequence[Row]) -> bool:
-        """Whether a kernel that was asked for served none of its cases."""
+        """Return True if a kernel that the options name served none of its cases."""
         tried = [row for row in rows if isinstance(row, AccuracyRow)]
-        return any(each.fails for each in served(kernels, tried))
+        return any(kernel.fails for kernel in served(kernels, tried))
 
     def summary(self, rows: Sequence[Row]) -> Iterator[CoverageRow]:
-        """Where it is asked for: which pairs of levels met, of each kernel whose failure counts."""
+        """Yield rows on met pairs of levels with --coverage, for each kernel that gates."""
         if not self.options.coverage or self.options.shard:
             return iter(())
         return self._coverage([kernel for kernel in self.kernels if self.judge.gates(kernel)], rows)

@@ -1,32 +1,32 @@
-"""The verdict on a kernel and a case: all that is asked of it, in order.
+"""The verdict on a kernel and a case: all checks, in order.
 
 Two calls come first, the second on values whose signs are changed, and both are judged
-(verdict.py). In `ci` one call is made, and nothing else is asked, on a generated case, in which
-pairs of levels meet, of a kernel whose code an interpreter runs for another one too, and of one
-that is held to a configuration. Where both calls are right, and as long as nothing breaks a rule:
+(verdict.py). In `ci` one call without further checks is enough for a generated case, in which pairs
+of levels meet, for a kernel whose code an interpreter runs for another one too, and for a kernel
+with a fixed configuration. If both calls are right, and as long as no rule is broken:
 
-- The case's metamorphic relations hold, and the properties that the kernel declares: of the bits
-  that don't depend on the rows beside a row, or on the number of SMs.
+- The case's metamorphic relations hold, and the properties that the kernel declares: its bits don't
+  depend on the rows beside a row, or on the number of SMs.
 - With its Triton launches stubbed out it must be wrong: else something else computes its outputs.
   Tried once for each dtype with each option, and for each pair of options. A kernel without such
-  launches, in CUDA C++ or in C, isn't asked, and its row says so.
-- Most of its outputs' numbers must not be copies of what PyTorch's operations handed to its
+  launches, in CUDA C++ or in C, skips this check, and its row says so.
+- Most of its outputs' numbers must not be copies of tensors that PyTorch's operations handed to its
   launches. Tried once for each dtype.
 - Each configuration that an autotuned kernel may take must be right, not the fastest alone. In
   `full`, and with --every-configuration.
 - On a GPU its bits must be the same while another stream keeps the SMs busy, if it says that it is
   repeatable: a race is rarely lost on an idle GPU. Once for each dtype and variant.
-- In a process that nothing of the suites is in it must be right, too (plain_calls.py). On a small
-  packed case, once, and on a CPU once for each dtype.
+- In a process without the suites' code it must be right, too (plain_calls.py). On a small packed
+  case, once, and on a CPU once for each dtype.
 - On a GPU a CUDA graph of the call must be right when it is replayed on other values in the same
   memory, where the call can be captured. Once for each dtype and variant.
 - On values that are drawn from a secret it must be right, on part of a run's cases; and right after
   a call on other values in the same memory, so that nothing may be kept by address.
 
-What keeps more memory or does more at the second call is called more often, and told of where that
-goes on; it fails nothing. Both are counted, not timed: the bytes that a call leaves allocated
-beside its outputs, and its Triton launches and operations of PyTorch. A cache is filled by a call
-or two, and a leak by all.
+A kernel that keeps more memory or does more work at the second call is called more often, and gets
+a note if the growth goes on; it doesn't fail. Both are counted, not timed: the bytes that a call
+leaves allocated beside its outputs, and its Triton launches and operations of PyTorch. A call or
+two fill a cache; a leak grows with every call.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from kernel_workbench.oracles.cases.distributions import generator
 from kernel_workbench.oracles.op import CONTIGUOUS, Bound, Case, Inputs, optional
 from kernel_workbench.reports.record import Rule, Tried
 from kernel_workbench.suites.accuracy import invariance, relations
-from kernel_workbench.suites.accuracy.truth import Known
+from kernel_workbench.suites.accuracy.truth import CaseValues
 from kernel_workbench.suites.accuracy.verdict import Verdict, explained, judge
 from kernel_workbench.suites.sandbox.call import NOT_CAPTURED, PLAIN, Call, Declared, How, Stub
 from kernel_workbench.suites.sandbox.judge_side.plain_calls import MOST_BYTES as MOST_BYTES_AS_TEXT
@@ -71,8 +71,8 @@ _COPIED = (
     "was handed is right in its place"
 )
 _FEWEST_TO_TELL = 64  # elements that other signs make wrong
-# Few signs may leave all of them right: a row of zeros knows that of its loss alone. Where a draw
-# tells with probability p, a right kernel fails with p^8 (1 - p)^48: below 2e-10, whatever p is.
+# Few signs may leave all of them right: a row of zeros knows that of its loss alone. If a draw
+# tells with probability p, a right kernel fails with p^8 (1 - p)^48: below 2e-10 for any p.
 _DRAWS_TO_TELL, _SCRAMBLED_CALLS = 8, 48
 _BUSY_CALLS = {"ci": 4, "full": 10}
 _MORE_CALLS = 8  # to see whether what a call leaves goes on
@@ -80,21 +80,21 @@ _SECRETS = 2**32
 DRAWN = "on values drawn from a secret"
 LATER = "after a call on other values at the same addresses"
 REPLAYED = "replayed in a CUDA graph after its inputs' memory got other values"
-MOST_BYTES = 2**26  # of a case, above which one call is a matter of seconds
+MOST_BYTES = 2**26  # a case of more bytes takes seconds for each call
 
 Finding = tuple[Rule, str]
 
 
 @dataclass(slots=True)
 class Trial:
-    """A kernel on a case, and what came of it so far.
+    """A kernel on a case, with the results so far.
 
-    notes: what is told of the kernel, and fails nothing.
+    notes: clauses about the kernel for its row, which don't fail it.
     """
 
     run: Run
     kernel: Kernel
-    known: Known
+    values: CaseValues
     declared: Declared
     first: Call
     second: Call
@@ -105,16 +105,16 @@ class Trial:
     _inputs: Inputs = field(default_factory=dict)
 
     def verdict(self) -> Verdict:
-        """The first rule that the kernel breaks, in the order of this module's text, or none."""
+        """Return the first rule that the kernel breaks, in the order of this module's text."""
         if self.first.rule is not None or self.second.rule is not None:
             return judge(self.first, self.second, {}, {}, self.kernel.numerics)
         verdict = self._of_two_calls()
-        alone = self.run.two_calls_alone or self.run.is_brief(self.kernel, self.known.case)
+        alone = self.run.two_calls_alone or self.run.is_brief(self.kernel, self.values.case)
         if verdict.rule is not None or alone:
             return verdict
-        if self.kernel.op.bytes(self.known.case) > MOST_BYTES:
+        if self.kernel.op.bytes(self.values.case) > MOST_BYTES:
             return verdict
-        self._inputs = self.known.originals.read()
+        self._inputs = self.values.originals.read()
         related, properties = self._compared_with_itself()
         broken = (
             self._without_launches()
@@ -132,49 +132,51 @@ class Trial:
         return self._on_secret_values() or verdict
 
     def _of_two_calls(self) -> Verdict:
-        # Only now: while a candidate runs there is no truth for it to find.
-        run, known = self.run, self.known
-        self._judged = run.judged_by(self.kernel, known, self.declared.workspace_bytes)
-        known.judged = self.kernel.name, self.first, self._judged
+        """Judge the two calls, and a third one if signs or bits need it."""
+        # The truth comes only now, so that a running candidate can't find it.
+        run, values = self.run, self.values
+        self._judged = run.judged_by(self.kernel, values, self.declared.workspace_bytes)
+        values.judged = self.kernel.name, self.first, self._judged
         verdict = self._judged(self.first, self.second)
-        bounds = known.bounds_of(self.kernel)
-        if verdict.rule is not None and run.apart and not known.keep_true_signs(bounds):
-            self.second = run.call_flipped(self.kernel, known, "sentinel")
+        bounds = values.bounds_of(self.kernel)
+        if verdict.rule is not None and run.apart and not values.keep_true_signs(bounds):
+            self.second = run.call_flipped(self.kernel, values, "sentinel")
             verdict = self._judged(self.first, self.second)
         if verdict.rule == "not repeatable" and run.apart:
             # Bits that follow the signs are a rounding that knows signs, which isn't wrong.
-            third = run.call_flipped(self.kernel, known, "nan")
+            third = run.call_flipped(self.kernel, values, "nan")
             verdict = self._judged(third, self.second)
         on_zeros = How(zeros=True)
         return explained(verdict, self.first.undefined, lambda: self._right(on_zeros))
 
     def _call(self, how: How = PLAIN) -> Call:
-        """A call on the same values as the first time, in a certain way."""
-        return self.run.call(self.kernel, self.known, "nan", how)
+        """Call the kernel again on the first call's values, under special conditions."""
+        return self.run.call(self.kernel, self.values, "nan", how)
 
     def _right(self, how: How) -> Verdict:
-        """The verdict on one such call alone."""
+        """Judge one such call alone."""
         call = self._call(how)
         return self._judged(call, call)
 
     def _first_of(self, question: str, by: object, *, of_dtype: bool = True) -> bool:
-        """Whether the run hasn't asked it of the kernel yet, in this dtype, with the same `by`."""
+        """Return True at the first call with this question and `by` for the kernel and dtype."""
         kind = self._kind(question, by, of_dtype=of_dtype)
-        is_first = kind not in self.run.asked
-        self.run.asked.add(kind)
+        is_first = kind not in self.run.asked_before
+        self.run.asked_before.add(kind)
         return is_first
 
     def _kind(self, question: str, by: object, *, of_dtype: bool = True) -> object:
-        dtype = self.known.case.dtype_label if of_dtype else None
+        dtype = self.values.case.dtype_label if of_dtype else None
         return question, self.kernel.op.name, self.kernel.name, dtype, by
 
     def _compared_with_itself(self) -> tuple[Finding | None, Finding | None]:
-        kernel, case, inputs = self.kernel, self.known.case, self._inputs
+        """Try the case's relations and the kernel's properties; return a broken one of each."""
+        kernel, case, inputs = self.kernel, self.values.case, self._inputs
 
         def call(case: Case, changed: Inputs, how: How) -> Call:
             if changed is inputs:
                 return self._call(how)
-            return self.run.call_on(kernel, case, changed, self.known, how)
+            return self.run.call_on(kernel, case, changed, self.values, how)
 
         def serves(case: Case) -> bool:
             return self.run.refusal(kernel, case) is None
@@ -183,21 +185,23 @@ class Trial:
         self.relations = relations.examine(
             kernel, case, inputs, outputs, call, self._bounds, serves=serves
         )
-        found = invariance.examine(kernel, case, inputs, outputs, call, serves=serves)
-        self.invariance = found.tried
+        properties = invariance.examine(kernel, case, inputs, outputs, call, serves=serves)
+        self.invariance = properties.tried
         unrelated: Finding | None = None
         failed = next((relation for relation in self.relations if not relation.holds), None)
         if failed is not None:
             unrelated = "metamorphic relation", f"{failed.name}: {failed.reason}"
-        return unrelated, None if found.broken is None else ("invariance", found.broken)
+        broken = properties.broken
+        return unrelated, None if broken is None else ("invariance", broken)
 
     def _bounds(self, case: Case, inputs: Inputs) -> dict[str, Bound]:
         if inputs is self._inputs:
-            return self.known.bounds_of(self.kernel)
+            return self.values.bounds_of(self.kernel)
         op, numerics = self.kernel.op, self.kernel.numerics.of_bounds
         return op.bound(case, inputs, op.oracle(case, inputs), numerics)
 
     def _without_launches(self) -> Finding | None:
+        """Find a kernel that is right although its Triton launches are stubbed out."""
         if self.kernel.origin == "baseline":
             return None
         if not self.first.launches:
@@ -206,23 +210,23 @@ class Trial:
             return None
         if not self._launches_are_needed():
             return None
-        words = sorted(self.known.case.features)
+        words = sorted(self.values.case.features)
         pairs = tuple(combinations(words, 2))
 
         def unasked(question: str) -> set[object]:
             kinds = {self._kind(question, word) for word in (None, *words)}
             kinds |= {self._kind(question, pair, of_dtype=False) for pair in pairs}
-            return kinds - self.run.asked
+            return kinds - self.run.asked_before
 
         if new := unasked("stubbed"):
-            self.run.asked |= new
+            self.run.asked_before |= new
             for stub in ("silent", "raising"):
                 if self._right(How(stub=stub)).rule is None:
                     return "stubbed", _STUBBED[stub]
         new = unasked("scrambled")
         # A case that can't tell leaves the question to the next one of its kind.
         if new and all(map(self._tells_signs, range(_DRAWS_TO_TELL))):
-            self.run.asked |= new
+            self.run.asked_before |= new
             calls = (self._right(How(stub="scrambled")) for _ in range(_SCRAMBLED_CALLS))
             if all(verdict.rule is None for verdict in calls):
                 return "stubbed", _STUBBED["scrambled"]
@@ -234,7 +238,7 @@ class Trial:
         Zeros, a copy of an argument, and NaN where NaN is right need no launch: a buffer may hold
         them before the first launch, and launches add to a buffer of zeros.
         """
-        bounds = self.known.bounds_of(self.kernel)
+        bounds = self.values.bounds_of(self.kernel)
         for name, change in self._changes().items():
             limit = bounds[name].deterministic
             needed = change.isfinite() & (change.abs() > limit)
@@ -250,19 +254,20 @@ class Trial:
         return True
 
     def _copies(self) -> Finding | None:
-        """Find outputs that launches only copy: most of the outputs' numbers have to be such.
+        """Find outputs that launches only copy, if they hold most of the outputs' numbers.
 
-        An output that doesn't depend on signs tells nothing: a launch computes it rightly then.
+        An output that doesn't depend on signs is left out: a launch computes it rightly.
         """
         kernel, outputs = self.kernel, self.first.outputs
         if kernel.origin == "baseline" or kernel.wraps is not None or not self.first.launches:
             return None
-        if ("handed", kernel.op.name, kernel.name, self.known.case.dtype_label) in self.run.asked:
+        kind = "handed", kernel.op.name, kernel.name, self.values.case.dtype_label
+        if kind in self.run.asked_before:
             return None
         telling = {name for name, count in self._telling(0).items() if count}
         if not telling:
             return None
-        self.run.asked.add(("handed", kernel.op.name, kernel.name, self.known.case.dtype_label))
+        self.run.asked_before.add(kind)
         for _ in range(_SCRAMBLED_CALLS):
             call = self._call(How(stub="handed"))
             if call.rule is not None:
@@ -274,23 +279,22 @@ class Trial:
         return "stubbed", _COPIED.format(names=" and ".join(sorted(telling)))
 
     def _is_right_in(self, name: str, call: Call) -> bool:
-        """Judge this call's output of that name in the place of the first call's."""
+        """Return True if this call's output of that name is right in place of the first call's."""
         only = replace(self.first, outputs=self.first.outputs | {name: call.outputs[name]})
         return self._judged(only, only).rule is None
 
     def _tells_signs(self, number: int) -> bool:
-        """Ask if outputs of other numbers would be wrong: many are well beyond their bounds."""
+        """Return True if this draw of signs makes at least 64 elements wrong."""
         return sum(self._telling(number).values()) >= _FEWEST_TO_TELL
 
     def _telling(self, number: int) -> dict[str, int]:
-        """Count, by output, the elements that are well beyond their bounds and know signs.
+        """Count, by output, the elements that depend on signs and can't be right by chance.
 
-        So are those of the truth of other signs, the draw of this number: softmax of numbers near 0
-        doesn't know theirs.
-
+        They lie well beyond their bounds from zeros, and from the truth of inputs with other signs,
+        the draw of this number. Softmax of numbers near 0 has none.
         """
-        bounds, truth = self.known.bounds_of(self.kernel), self.run.truth(self.known)
-        case = self.known.case
+        bounds, truth = self.values.bounds_of(self.kernel), self.run.truth(self.values)
+        case = self.values.case
         turned = self.kernel.op.oracle(case, _with_signs(case, self._inputs, number))
         telling = dict.fromkeys(self.first.outputs, 0)
         for name, change in self._changes().items():
@@ -301,11 +305,11 @@ class Trial:
         return telling
 
     def _changes(self) -> dict[str, Tensor]:
-        """Return what launches have to make of each output: its truth, or what is added in place.
+        """Return the truth of each output, minus its earlier value if it is updated in place.
 
-        A launch that stores what it read there can't be told from one that stored nothing.
+        A launch that stores the earlier value looks like one that stored nothing.
         """
-        truth, changes = self.run.truth(self.known), {}
+        truth, changes = self.run.truth(self.values), {}
         for name in self.first.outputs:
             exact = truth[name]
             if exact is not None:
@@ -314,6 +318,7 @@ class Trial:
         return changes
 
     def _configurations(self) -> Finding | None:
+        """Find a wrong configuration of an autotuned kernel."""
         count = self.first.configurations
         if not self.run.every_configuration or count < 2:
             return None
@@ -324,18 +329,20 @@ class Trial:
         return None
 
     def _races(self) -> Finding | None:
+        """Find a call that differs or is wrong while another stream keeps the SMs busy."""
         if self.run.device.type != "cuda" or not self.kernel.numerics.bitwise_repeatable:
             return None
         if not self._first_of("raced", self.declared.variant):
             return None
-        for _ in range(_BUSY_CALLS[self.known.case.tier]):
+        for _ in range(_BUSY_CALLS[self.values.case.tier]):
             verdict = self._judged(self.first, self._call(How(busy=True)))
             if verdict.rule is not None:
                 return verdict.rule, f"beside a busy stream: {verdict.reason}"
         return None
 
     def _as_users_call(self) -> Finding | None:
-        case, op, workers = self.known.case, self.kernel.op, self.run.runner
+        """Find a call that is wrong in a process without the suites' code."""
+        case, op, workers = self.values.case, self.kernel.op, self.run.runner
         if not isinstance(workers, Workers) or self.kernel.origin == "baseline":
             return None
         if self.kernel.configuration is not None:  # a user's call asks for none
@@ -344,9 +351,9 @@ class Trial:
             return None
         by = None if self.run.device.type == "cuda" else case.dtype_label
         kind = "plain", op.name, self.kernel.name, by
-        if kind in self.run.asked:
+        if kind in self.run.asked_before:
             return None
-        self.run.asked.add(kind)
+        self.run.asked_before.add(kind)
         call = workers.call_plainly(self.kernel, case, self._inputs)
         verdict = self._judged(call, call)
         if verdict.rule is None:
@@ -354,41 +361,41 @@ class Trial:
         return verdict.rule, f"called as a user calls it, without the suites: {verdict.reason}"
 
     def _repeated(self) -> tuple[str, ...]:
-        """What more calls on the same values show, each a sentence's end about the kernel."""
+        """Call a kernel that grows more often; return notes on growth that goes on."""
         grows = _keeps([self.second]) or _does_more([self.first, self.second])
         if not grows or not self._first_of("grown", self.declared.variant):
             return ()
         calls: list[Call] = []
         while len(calls) < _MORE_CALLS and (_keeps(calls) or _does_more(calls)):
-            made = self._call()
-            if made.rule is not None:
+            call = self._call()
+            if call.rule is not None:
                 return ()
-            calls.append(made)
-        told = []
+            calls.append(call)
+        notes = []
         if _keeps(calls):
             least = min(call.kept_bytes or 0 for call in calls)
-            told.append(f"keeps {least:,} bytes more after each of {_MORE_CALLS} more calls")
+            notes.append(f"keeps {least:,} bytes more after each of {_MORE_CALLS} more calls")
         if _does_more(calls):
-            told.append(
+            notes.append(
                 f"does more at each call: {_work(calls[0])} launches and operations of PyTorch at "
                 f"the first of {_MORE_CALLS} more calls, {_work(calls[-1])} at the last"
             )
-        return tuple(told)
+        return tuple(notes)
 
     def _on_secret_values(self) -> Verdict | None:
-        """What is wrong on further values, which the case's secret gives; None: nothing.
+        """Judge the kernel on values drawn from the case's secret; return a failure or None.
 
-        Asked of part of a run's cases, and of each whose secret was given, so that a failure comes
-        again.
+        Part of a run's cases is tried so, and each case if the options name the secret, so that a
+        failure comes again.
         """
         run, kernel = self.run, self.kernel
         always = run.signs is not None or run.further >= 1
-        if not run.apart or not (always or self.known.secret < run.further * _SECRETS):
+        if not run.apart or not (always or self.values.secret < run.further * _SECRETS):
             return None
-        for other in self.known.draw_others(both=always):
+        for other in self.values.draw_others(both=always):
             if run.refusal(kernel, other.case) is not None:
                 continue
-            again = run.call_then(kernel, self.known, other, "call")
+            again = run.call_then(kernel, self.values, other, "call")
             if again is not None and again.rule is None and self._on(other, again).rule is None:
                 continue
             call = run.call(kernel, other, "nan")
@@ -399,7 +406,7 @@ class Trial:
                 return replace(verdict, reason=f"{LATER}: {verdict.reason}")
         return None
 
-    def _on(self, values: Known, call: Call) -> Verdict:
+    def _on(self, values: CaseValues, call: Call) -> Verdict:
         """Judge a call on further values."""
         if call.rule is not None:
             return judge(call, call, {}, {}, self.kernel.numerics)
@@ -408,17 +415,17 @@ class Trial:
     def _in_a_graph(self) -> Finding | None:
         """Find a call whose CUDA graph is wrong after the memory of its inputs got other values.
 
-        What can't be captured, as a kernel that reads numbers on the host, is told and fails
-        nothing.
+        A call that can't be captured, because it reads numbers on the host, gets a note and doesn't
+        fail.
         """
         run, kernel = self.run, self.kernel
         is_asked = run.apart and run.device.type == "cuda" and kernel.origin != "baseline"
         if not is_asked or not self._first_of("replayed", self.declared.variant):
             return None
-        other = self.known.of_seed(self.known.secret)
+        other = self.values.of_seed(self.values.secret)
         if _numbers(other.originals.read()) != _numbers(self._inputs):
             return None  # they are part of the graph
-        call = run.call_then(kernel, self.known, other, "replay")
+        call = run.call_then(kernel, self.values, other, "replay")
         if call is None:
             return None
         if call.rule == NOT_CAPTURED:
@@ -430,11 +437,11 @@ class Trial:
 
 def _numbers(inputs: Inputs) -> dict[str, object]:
     """Return the arguments that aren't tensors."""
-    return {name: each for name, each in inputs.items() if not isinstance(each, Tensor)}
+    return {name: value for name, value in inputs.items() if not isinstance(value, Tensor)}
 
 
 def _with_signs(case: Case, inputs: Inputs, number: int) -> Inputs:
-    """The inputs with random signs, the draw of this number, which the case gives."""
+    """Return the inputs with random signs, drawn from the case and this number."""
 
     def turned(name: str, tensor: Tensor) -> Tensor:
         draw = generator(tensor.device, "signs", number, case.id(), name)
@@ -442,8 +449,10 @@ def _with_signs(case: Case, inputs: Inputs, number: int) -> Inputs:
         return torch.where(drawn < _HALF, tensor, -tensor)
 
     return {
-        name: turned(name, each) if isinstance(each, Tensor) and each.is_floating_point() else each
-        for name, each in inputs.items()
+        name: turned(name, value)
+        if isinstance(value, Tensor) and value.is_floating_point()
+        else value
+        for name, value in inputs.items()
     }
 
 
@@ -452,7 +461,7 @@ def _keeps(calls: list[Call]) -> bool:
 
 
 def _does_more(calls: list[Call]) -> bool:
-    return all(_work(one) < _work(other) for one, other in pairwise(calls))
+    return all(_work(call) < _work(following) for call, following in pairwise(calls))
 
 
 def _work(call: Call) -> int:

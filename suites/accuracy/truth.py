@@ -1,4 +1,4 @@
-"""What is made once for all kernels of a case, in order and only when it is needed."""
+"""Compute a case's inputs, truth, bounds and emulation once for all kernels, when needed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from kernel_workbench.suites.sandbox.parcels import Parcel
 
 # Bounds take up to eight times a case's bytes for each numerics; of a larger case one set is kept.
 _MOST_BYTES_OF_SEVERAL_BOUNDS = 2**25
-_MARGIN = 16  # times less than a bound: what two truths may be apart
+_MARGIN = 16  # two truths may differ by this part of a bound
 _PLAIN = "normal"  # the distribution whose signs mean nothing
 
 
 def _agree(one: Tensor | None, other: Tensor, bound: Bound) -> bool:
-    """Compare two truths: they agree where they differ by little beside a bound."""
+    """Return True if two truths differ by at most a 16th of a bound in every element."""
     if one is None:
         return True
     near = (one - other).abs() * _MARGIN <= bound.deterministic
@@ -35,12 +35,12 @@ def _agree(one: Tensor | None, other: Tensor, bound: Bound) -> bool:
 
 
 @dataclass(slots=True)
-class Known:
-    """A case's inputs, and as they are sent; its truth; and for each numerics bounds and emulation.
+class CaseValues:
+    """A case's inputs, its truth, and for each numerics its bounds and emulation.
 
-    secret: what signs and further values are drawn from. others: further values of the case, once
-    they were drawn, each with a truth of its own. judged: the kernel that was judged last, its
-    first call, and the verdict on two calls of it.
+    secret: the seed of signs and further values. parcel: the inputs as workers get them. further:
+    further values of the case, once they were drawn, with their own truths. judged: the kernel that
+    was judged last, its first call, and the function that judges two calls of it.
     """
 
     op: Op
@@ -52,24 +52,30 @@ class Known:
     truth: Outputs | None = None
     bounds: dict[Numerics, dict[str, Bound]] = field(default_factory=dict)
     emulations: dict[tuple[Numerics, int | None], Outputs] = field(default_factory=dict)
-    others: tuple[Known, ...] | None = None
+    further: tuple[CaseValues, ...] | None = None
     judged: tuple[str, Call, Callable[[Call, Call], Verdict]] | None = None
 
     @classmethod
-    def of(cls, op: Op, case: Case, originals: Originals, secret: int) -> Known:
-        """Nothing but the inputs."""
+    def of(cls, op: Op, case: Case, originals: Originals, secret: int) -> CaseValues:
+        """Return the case's values with nothing computed but the inputs."""
         return cls(op, case, originals, secret, op.signs(case, secret))
 
     def exact(self) -> Outputs:
-        """The truth."""
+        """Return the truth."""
         if self.truth is None:
             self.truth = self.op.oracle(self.case, self.originals.read())
         return self.truth
 
     def keep_true_signs(self, bounds: Mapping[str, Bound]) -> bool:
-        """Check that changed signs have the same truth, and drop them where they haven't.
+        """Check that changed signs leave the truth the same; drop the signs if they don't.
 
-        Signs are found on small sizes, and may be a symmetry of these alone.
+        Signs are derived on small sizes, and may be a symmetry of these alone.
+
+        Args:
+            bounds: the bounds by output, beside which truths are compared.
+
+        Returns:
+            True if the signs leave the truth the same.
         """
         inputs = self.originals.read()
         changed = {
@@ -86,7 +92,7 @@ class Known:
         return holds
 
     def bounds_of(self, kernel: Kernel) -> dict[str, Bound]:
-        """The bounds for what the kernel declares."""
+        """Return the bounds for the kernel's declared numerics, by output."""
         numerics = kernel.numerics.of_bounds
         if numerics not in self.bounds:
             truth = self.exact()
@@ -97,13 +103,16 @@ class Known:
         return self.bounds[numerics]
 
     def emulation_of(self, kernel: Kernel) -> Outputs | None:
-        """What an idealised kernel with the same numerics returns; None where the op has none."""
+        """Return the outputs of an idealised kernel with the same numerics.
+
+        None means that the op has no emulation.
+        """
         if self.op.emulate is None:
             return None
         return self._emulated(kernel.numerics.of_bounds, None)
 
     def emulations_in_other_orders(self, kernel: Kernel) -> Iterator[Outputs]:
-        """The same in other orders of addition, each computed as it is asked for."""
+        """Yield the emulation in other orders of addition, each computed when it is needed."""
         if self.op.emulate is not None:
             for lanes in LANES:
                 yield self._emulated(kernel.numerics.of_bounds, lanes)
@@ -120,37 +129,43 @@ class Known:
         return self.emulations[key]
 
     def forget_truth(self) -> None:
-        """Let go of all that is made of the inputs."""
+        """Drop truth, bounds and emulations, which can be computed again."""
         self.truth = None
         self.bounds.clear()
         self.emulations.clear()
 
-    def draw_others(self, *, both: bool) -> tuple[Known, ...]:
-        """Further values, which no kernel can have been made for: drawn once, from the secret.
+    def draw_others(self, *, both: bool) -> tuple[CaseValues, ...]:
+        """Draw further values, which no kernel can have prepared for, once, from the secret.
 
-        Of the case with the secret for its seed; and of the same magnitudes, of which random ones
-        of the argument that outputs are linear in have the other sign: nothing but computing tells
-        what becomes of outputs then. One of the two, by the secret, unless `both`.
+        There are two kinds: values of the case with the secret as its seed; and the same values
+        with random signs in an argument in which outputs are linear, so that a kernel has to
+        compute to get the outputs. The second kind exists for normal values alone.
+
+        Args:
+            both: draw both kinds; else the secret chooses one.
+
+        Returns:
+            The further values.
         """
-        if self.others is None:
-            kinds: list[Callable[[], Known]] = [partial(self.of_seed, self.secret)]
+        if self.further is None:
+            kinds: list[Callable[[], CaseValues]] = [partial(self.of_seed, self.secret)]
             if self.case.distribution == _PLAIN:
                 kinds.append(self._of_other_signs)
             chosen = kinds if both else [kinds[self.secret % len(kinds)]]
-            self.others = tuple(each() for each in chosen)
-        return self.others
+            self.further = tuple(draw() for draw in chosen)
+        return self.further
 
-    def of_seed(self, seed: int) -> Known:
+    def of_seed(self, seed: int) -> CaseValues:
         """Draw other values of the case, by another seed."""
         case = replace(self.case, seed=seed)
         originals = Originals(self.op, case, self.originals.device)
-        return Known.of(self.op, case, originals, seed)
+        return CaseValues.of(self.op, case, originals, seed)
 
-    def _of_other_signs(self) -> Known:
+    def _of_other_signs(self) -> CaseValues:
         drawn = self.op.inputs(self.case, self.originals.device)
         linear_flips(self.op, drawn, self.secret).apply_(drawn)
         originals = Originals(self.op, self.case, self.originals.device, drawn)
-        return Known.of(self.op, self.case, originals, self.secret)
+        return CaseValues.of(self.op, self.case, originals, self.secret)
 
     @property
     def _keeps_several(self) -> bool:

@@ -1,22 +1,22 @@
-"""The verdict on one kernel and case: is every output as near the truth as a sound kernel's?
+"""Judge one kernel on one case: every output must be as near the truth as a sound kernel's.
 
-In this order, and the first that fails names the rule: the call's own evidence (it raised, wrong
-form, inputs changed), elements never written, values that aren't finite, the deterministic bound,
-the probabilistic bound, the emulation (blocks.py), bits that differ between two calls, and more
-memory than declared. NaN never passes: an element is right only where error <= bound is true.
+The rules apply in this order, and the verdict names the first broken one: the call (it raised,
+wrong form, inputs changed), elements never written, values that aren't finite, the deterministic
+bound, the probabilistic bound, the emulation (blocks.py), bits that differ between two calls, and
+more memory than declared. NaN never passes: an element is right only where error <= bound is true.
 
-An element whose bound is infinite is promised nothing, and isn't judged by any of these. One whose
-bound says nothing (`Bound.powerless`) is judged by its bounds all the same, and counts for nothing:
-where an output has no others, a row that nothing speaks against has no power, and didn't pass.
+An element with an infinite bound isn't judged by any rule. An element whose bound says nothing
+(`Bound.powerless`) is judged by its bounds, but doesn't count: if an output has no other elements,
+a row without a failure has no power, and didn't pass.
 
 Non-finite values: where the truth is NaN the output must be NaN; where it is an infinity, that
 infinity or NaN (inf - inf depends on the order of evaluation), and with a bound of exactly 0 that
 infinity alone; where it is finite the output must be finite, but for an infinity of the right sign
 where |truth| + bound reaches the dtype's largest number. Where `Bound.or_nan` says so NaN is right.
 
-Of the second call the numbers that differ from the first's are judged by the same bounds, whether
-the kernel says that its calls agree or not. They are compared as numbers: signs that were flipped
-for the second call, and back, leave the sign of a zero to chance.
+The second call's numbers that differ from the first's are judged by the same bounds, also if the
+kernel declares that its calls differ. They are compared as numbers: signs that were flipped for the
+second call, and back, leave the sign of a zero to chance.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _UNWRITTEN, _NOT_FINITE, _DETERMINISTIC, _PROBABILISTIC, _DIFFERING = range(5)  
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The rule that failed and why, None where all passed; and the errors, output by output."""
+    """The broken rule and a sentence, None if no rule is broken; and the errors of each output."""
 
     rule: Rule | None
     reason: str | None
@@ -55,9 +55,14 @@ class Verdict:
 
     @property
     def status(self) -> Literal["passed", "failed", "no power"]:
-        """No power: nothing speaks against the kernel, but of some output nothing could have.
+        """Return the status; "no power" if no rule is broken, but some output can't break one.
 
-        Nor where there are no outputs.
+        A call without outputs has no power either.
+
+        >>> Verdict("deterministic bound", "y[0]: got 2, expected 1", ()).status
+        'failed'
+        >>> Verdict(None, None, ()).status
+        'no power'
         """
         if self.rule is not None:
             return "failed"
@@ -81,14 +86,25 @@ def judge(
     emulation: Outputs | None = None,
     other_orders: Callable[[], Iterable[Outputs]] = tuple,
 ) -> Verdict:
-    """The verdict on two calls; fresh memory held NaN at the first, the sentinel at the second.
+    """Judge two calls; fresh memory held NaN at the first, the sentinel at the second.
 
     The sentinel may have either sign, if the second call's outputs had theirs flipped back.
-    declared_bytes: the most that a call may take beyond inputs and outputs; None: any number. The
-    second call is measured: the first may be the one that compiles, tunes or fills a cache.
-    emulation: what `Op.emulate` gives; outputs that it leaves out aren't compared with it.
-    other_orders: the same in other orders of addition, which are asked where that fails an output:
-    what is allowed follows the largest of them.
+
+    Args:
+        first: the first call.
+        second: the second call, whose memory is measured: the first may compile, tune or fill a
+            cache.
+        truth: the true outputs by name, float64.
+        bounds: the bounds by output.
+        numerics: the kernel's declaration.
+        declared_bytes: the most bytes that a call may take beyond inputs and outputs; None allows
+            any number.
+        emulation: the outputs of `Op.emulate`; outputs that it lacks aren't compared with it.
+        other_orders: yields emulations in other orders of addition, which are computed only if the
+            first emulation fails an output: the largest of all errors counts.
+
+    Returns:
+        The verdict, with the first broken rule.
     """
     for call in (first, second):
         if call.rule is not None:
@@ -96,27 +112,27 @@ def judge(
     failures: list[tuple[Rule, str]] = []
     unrepeated: list[tuple[Rule, str]] = []
     errors = []
-    for name, made in first.outputs.items():
+    for name, got in first.outputs.items():
         exact = truth[name]
         assert exact is not None
         emulated = None if emulation is None else emulation.get(name)
         again, bound = second.outputs[name], bounds[name]
         plain = () if emulated is None else (emulated,)
-        output = Output(name, made, again, exact, bound, plain)
-        found, failure = _of_indices(output) if bound.chosen is not None else _of_values(output)
+        output = Output(name, got, again, exact, bound, plain)
+        findings, failure = _of_indices(output) if bound.chosen is not None else _of_values(output)
         if failure is not None and failure[0] == "emulation":
-            found = _in_other_orders(found, other_orders())
-            failure = _failure(found)
-        errors.append(_measured(found))
+            findings = _in_other_orders(findings, other_orders())
+            failure = _failure(findings)
+        errors.append(_measured(findings))
         if failure is not None:
             failures.append(failure)
-        if found.kinds[_DIFFERING].exists:
-            unrepeated.append(("not repeatable", _unrepeated(name, found.kinds[_DIFFERING])))
+        if findings.kinds[_DIFFERING].exists:
+            unrepeated.append(("not repeatable", _unrepeated(name, findings.kinds[_DIFFERING])))
     if not failures and numerics.bitwise_repeatable:
         failures = unrepeated
-    taken = second.workspace_bytes
-    if taken is not None and declared_bytes is not None and not taken <= declared_bytes:
-        failures.append(("workspace", _took(taken, declared_bytes)))
+    used = second.workspace_bytes
+    if used is not None and declared_bytes is not None and not used <= declared_bytes:
+        failures.append(("workspace", _took(used, declared_bytes)))
     first_rule, why = failures[0] if failures else (None, None)
     return Verdict(first_rule, why, tuple(errors))
 
@@ -128,7 +144,7 @@ def _of_values(output: Output) -> tuple[Findings, tuple[Rule, str] | None]:
 
 
 def _of_indices(output: Output) -> tuple[Findings, tuple[Rule, str] | None]:
-    """Judge indices by the numbers that they choose; both calls', where they differ."""
+    """Judge indices by the numbers at their places; a second call that differs is judged too."""
     chosen = output.bound.chosen
     assert chosen is not None
     findings = Findings.of(output)
@@ -168,7 +184,16 @@ def _in_other_orders(findings: Findings, emulations: Iterable[Outputs]) -> Findi
 
 
 def explained(verdict: Verdict, loads: Sequence[str], on_zeros: Callable[[], Verdict]) -> Verdict:
-    """`verdict`, or that it comes of these loads, where it isn't so if their lanes read zeros."""
+    """Blame undefined loads for a verdict that doesn't hold if their lanes read zeros.
+
+    Args:
+        verdict: the verdict on the first two calls.
+        loads: sentences that name loads with undefined lanes.
+        on_zeros: judges a call whose undefined lanes read zeros.
+
+    Returns:
+        A verdict "undefined load", or the given verdict if the loads don't explain it.
+    """
     if verdict.rule not in _OF_VALUES or not loads:
         return verdict
     # It imports triton, which the judge of a user's own test does without.
@@ -200,8 +225,8 @@ def explained(verdict: Verdict, loads: Sequence[str], on_zeros: Callable[[], Ver
     return Verdict("undefined load", reason, verdict.outputs)
 
 
-def _took(taken: int, declared: int) -> str:
-    beyond = f"it took {taken:,} bytes beyond its inputs and outputs"
+def _took(used: int, declared: int) -> str:
+    beyond = f"it took {used:,} bytes beyond its inputs and outputs"
     return f"{beyond}, and declares {declared:,} for this case"
 
 
@@ -214,7 +239,7 @@ def _unrepeated(name: str, found: Element) -> str:
 
 
 def _measured(found: Findings) -> OutputError:
-    """The record's form of it."""
+    """Return the record's form of an output's measures."""
     worst, kinds = found.kinds[_DETERMINISTIC], found.kinds
     shown = next((kind for kind in kinds[:_DETERMINISTIC] if kind.exists), worst)
     probable = found.output.bound.probabilistic is not None
@@ -243,7 +268,7 @@ def _count(mask: Tensor | None) -> int:
 
 
 def _failure(found: Findings) -> tuple[Rule, str] | None:
-    """The rule that the output breaks, and a sentence; None where it is right."""
+    """Return the rule that the output breaks, and a sentence; None if it is right."""
     output, kinds = found.output, found.kinds
     if kinds[_UNWRITTEN].exists:
         more = extent(output, "left", "weren't")
@@ -269,7 +294,7 @@ def _failure(found: Findings) -> tuple[Rule, str] | None:
 
 
 def _unlike(output: Output, block: Block) -> str:
-    """Which block an emulation doesn't account for, by how much, and its worst element."""
+    """Describe a block that the emulation doesn't explain, and its worst element."""
     name, columns = output.name, output.matrix[1]
     first = output.place(block.rows.start * columns + block.columns.start)
     last = output.place((block.rows.stop - 1) * columns + block.columns.stop - 1)

@@ -59,8 +59,8 @@ def planned_pairs(
     ]
     if not timed:
         raise pytest.UsageError(
-            f"bench: no case of {', '.join(with_cases)} is timed by default here; bring your "
-            "own by --cases=FILE"
+            f"bench: no case of {', '.join(with_cases)} is timed by default here; give your own "
+            "cases with --cases=FILE"
         )
     planned = [
         (kernel, case)

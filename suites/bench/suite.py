@@ -132,7 +132,7 @@ class BenchSuite(Suite[BenchRow]):
         return self.judge.refusal(kernel, case)
 
     def refused(self, kernel: Kernel, case: Case, reason: str) -> Sequence[BenchRow]:
-        """Return one row."""
+        """Return the row of a refused pair."""
         return [self.bench.refused(kernel, case, reason)]
 
     def prepare(self, kept: Sequence[Pair]) -> None:

@@ -1,1 +1,1 @@
-"""What every suite does: options, selection, progress, shards, resume, record, exit status."""
+"""The parts that all suites share: options, selection, progress, shards, resume, record, status."""

@@ -1,4 +1,4 @@
-"""Cases, kernels and machines as records spell them."""
+"""Describe cases, kernels and machines for records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kernel_workbench.profiles.traces import Missing
 from kernel_workbench.reports.record import CaseInfo, Environment, KernelInfo
 from kernel_workbench.suites import ROOT
 
-# What the driver's library tells: fields of the environment that are named so there.
+# Fields of the record's environment that come from NVML, under the same names.
 _OF_NVML = tuple(
     field.name
     for field in dataclasses.fields(environment.Gpu)
@@ -40,23 +40,27 @@ def shortest(path: Path) -> str:
 
 
 def hashes_of(files: Iterable[Path]) -> dict[str, str]:
-    """SHA-256 of each file that can be read, by its path."""
-    found = {shortest(file): environment.hash_of(file) for file in files}
-    return {path: told for path, told in found.items() if told is not None}
+    """Return the SHA-256 of each readable file, by its path."""
+    hashes = {shortest(file): environment.hash_of(file) for file in files}
+    return {path: digest for path, digest in hashes.items() if digest is not None}
 
 
 def edited(files: Mapping[str, str]) -> list[str]:
-    """A sentence for each file that isn't any more what its hash, by its path, is of."""
+    """Return a sentence for each file that changed since it was hashed.
+
+    Args:
+        files: the earlier hashes by path.
+    """
     now = hashes_of(ROOT / file for file in files)
     return [
-        f"{path} has changed while the run went on: rows may be of either; run again"
-        for path, told in files.items()
-        if now.get(path) != told
+        f"{path} changed during the run: a row may be of the old or the new file; run again"
+        for path, digest in files.items()
+        if now.get(path) != digest
     ]
 
 
 def case_info(case: Case) -> CaseInfo:
-    """A case as the record spells it."""
+    """Return the record's form of a case."""
     return CaseInfo(
         id=case.id(),
         op=case.op,
@@ -72,16 +76,22 @@ def case_info(case: Case) -> CaseInfo:
 
 
 def kernel_info(kernel: Kernel, sm: int, named: Collection[str] = ()) -> KernelInfo:
-    """A kernel as the record spells it, with its variants on `sm`; named: those of --kernel.
+    """Return the record's form of a kernel.
 
-    Raises KernelError, in one sentence, where a user's kernel can't say which those are.
+    Args:
+        kernel: the kernel.
+        sm: the GPU generation for which the kernel lists its variants.
+        named: the names of --kernel.
+
+    Raises:
+        KernelError: the kernel's `variants` raised.
     """
     try:
         variants = () if kernel.variants is None else tuple(kernel.variants(sm))
     except Exception as error:
-        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        message = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise KernelError(
-            f"kernel {kernel.name} in {kernel.path}: its variants for sm {sm} raised {told}"
+            f"kernel {kernel.name} in {kernel.path}: its variants for sm {sm} raised {message}"
         ) from error
     return KernelInfo(
         op=kernel.op.name,
@@ -105,11 +115,16 @@ def describe_machine(
     unchecked: tuple[str, ...] = (),
     hash_uuid: bool = False,
 ) -> Environment:
-    """The environment of a run on `device`, for its record.
+    """Return the environment of a run for its record.
 
-    unchecked: the strict interpreter's checks that this version of Triton doesn't allow.
-    hash_uuid: keep a hash in place of the GPU's UUID.
-    torch tells the UUID where NVML can't: two boards of one host are never taken for one.
+    PyTorch gives the GPU's UUID if NVML can't, so that two boards of one host stay apart.
+
+    Args:
+        device: the device of the run.
+        sm: its GPU generation, or the simulated one.
+        strict: the interpreter is strict; None without an interpreter.
+        unchecked: the strict interpreter's checks that this version of Triton doesn't allow.
+        hash_uuid: record a hash in place of the GPU's UUID.
     """
     commit, dirty = environment.git_state()
     hostname, system = environment.host()
@@ -151,13 +166,18 @@ def describe_machine(
     if card.memory_bytes is not None and not card.mig:
         described["memory_bytes"] = card.memory_bytes
     described["missing"] = {
-        name: str(each) for name, each in card.missing.items() if name in _OF_NVML
+        name: str(reason) for name, reason in card.missing.items() if name in _OF_NVML
     }
     return Environment(**described)
 
 
 def pci_bus_id(properties: Any) -> str | None:  # noqa: ANN401  (torch's, untyped)
-    """A GPU's PCI address as NVML spells it; None where this torch doesn't tell it."""
+    """Return a GPU's PCI address as NVML spells it; None if this PyTorch doesn't have it.
+
+    >>> from types import SimpleNamespace
+    >>> pci_bus_id(SimpleNamespace(pci_domain_id=0, pci_bus_id=26, pci_device_id=0))
+    '00000000:1A:00.0'
+    """
     try:
         domain, bus, device = (
             getattr(properties, f"pci_{part}_id") for part in ("domain", "bus", "device")
@@ -168,7 +188,7 @@ def pci_bus_id(properties: Any) -> str | None:  # noqa: ANN401  (torch's, untype
 
 
 def default_numerics() -> dict[str, bool | int | float | str | None]:
-    """Return the words of `Numerics`, and each op's own, with what they are where none is said."""
+    """Return the fields of `Numerics`, and of each op's own numerics, with their defaults."""
     defaults: dict[str, bool | int | float | str | None] = {}
     for op in OPS.values():
         defaults |= dataclasses.asdict(op.numerics())

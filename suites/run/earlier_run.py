@@ -1,7 +1,7 @@
-"""What the record of an earlier run saves: --resume, and --lf, --ff and --failed.
+"""Read the record of an earlier run for --resume, --lf, --ff and --failed.
 
-pytest's own --lf goes by a cache of its own. A record says the same of a run in several processes,
-and of one on another machine.
+pytest's own --lf reads pytest's cache. A record also covers runs in several processes and runs on
+another machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kernel_workbench.suites.run.suite import Pair, PairRow, Suite
 
 @dataclass(frozen=True, slots=True)
 class FailedRows:
-    """The rows that failed in an earlier run, by kernel and case; `command` ran it."""
+    """The failed rows of an earlier run, by kernel and case, and the run's command."""
 
     record: Path
     command: str
@@ -37,9 +37,13 @@ class FailedRows:
 
 
 def failed_rows(suite: Suite[PairRow]) -> FailedRows | None:
-    """Those that --lf, --ff or --failed go by; None without them, and where nothing failed.
+    """Return the failed rows of the record that --lf, --ff or --failed name.
 
-    Raises UsageError where the record can't be read, or is of another suite.
+    Returns:
+        The rows, or None without these options and if no row failed.
+
+    Raises:
+        pytest.UsageError: the record can't be read, or is of another suite.
     """
     options = suite.options
     if not isinstance(options, PlannedOptions):
@@ -50,7 +54,7 @@ def failed_rows(suite: Suite[PairRow]) -> FailedRows | None:
             path = latest(Path(options.results), suite.name)
         except RecordError:
             where = shown(options.results)
-            print(f"{suite.name}: no earlier run is in {where}; every row runs", file=sys.stderr)
+            print(f"{suite.name}: {where} has no earlier run; every row runs", file=sys.stderr)
     if path is None:
         return None
     try:
@@ -59,7 +63,7 @@ def failed_rows(suite: Suite[PairRow]) -> FailedRows | None:
         raise pytest.UsageError(f"--failed: {error}") from error
     if earlier.header.suite != suite.name:
         raise pytest.UsageError(
-            f"--failed {shown(path)}: its suite is {earlier.header.suite}, and here it is "
+            f"--failed {shown(path)}: it is a record of {earlier.header.suite}, and this run is "
             f"{suite.name}; name another record"
         )
     rows: Sequence[Any] = (*earlier.rows, *earlier.benches, *earlier.profiles)
@@ -77,10 +81,16 @@ def failed_rows(suite: Suite[PairRow]) -> FailedRows | None:
 def done_rows(
     record: str | None, header: RunHeader, pairs: Iterable[Pair], *, whole: bool
 ) -> dict[tuple[str, str], list[AccuracyRow]]:
-    """The rows, by kernel and case, that needn't be tried again; none without a record.
+    """Return an earlier run's rows, by kernel and case, that this run takes over.
 
-    whole: the pairs are all of the run's, and not one process's share of them.
-    Raises pytest.UsageError where the record is of another run than the one that begins.
+    Args:
+        record: the record of --resume, or None for no rows.
+        header: the header of this run.
+        pairs: the pairs of this run, or of a process's share.
+        whole: the pairs are all of the run's.
+
+    Raises:
+        pytest.UsageError: the record doesn't belong to a run with these options.
     """
     if record is None:
         return {}
@@ -92,17 +102,24 @@ def done_rows(
             done.setdefault((row.kernel, row.case.id), []).append(row)
     if whole and not done.keys() <= planned:
         raise pytest.UsageError(
-            f"--resume {shown(record)}: {len(done.keys() - planned):,} of its rows aren't asked "
-            f"for by these options; its own were: {shown(earlier.header.command)}"
+            f"--resume {shown(record)}: these options leave out {len(done.keys() - planned):,} of "
+            f"its rows; its own command was: {shown(earlier.header.command)}"
         )
     return done
 
 
 def resumed(record: str, header: RunHeader) -> Record:
-    """The record of the run that is gone on with.
+    """Read the record of the run that this run continues.
 
-    Raises pytest.UsageError where it is of other options, of another commit or machine, or where
-    files were edited since. A record of before files were hashed is believed to be of these.
+    A record without hashes of files is accepted.
+
+    Args:
+        record: the record's path.
+        header: the header of this run.
+
+    Raises:
+        pytest.UsageError: the record can't be read, or its suite, protocol, device, commit,
+            versions or strictness differ, or a file was edited since.
     """
     try:
         earlier = read(Path(record))
@@ -126,7 +143,9 @@ def resumed(record: str, header: RunHeader) -> Record:
     if then.environment.tree not in (None, now.environment.tree):
         edited = ["the checkout"]
     else:
-        edited = [each for each, told in then.files.items() if now.files.get(each, told) != told]
+        edited = [
+            file for file, digest in then.files.items() if now.files.get(file, digest) != digest
+        ]
     if edited:
         raise pytest.UsageError(
             f"--resume {shown(record)}: {shown(edited[0])} has changed since; run all of it again"

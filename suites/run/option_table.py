@@ -30,7 +30,7 @@ _REPEATED: Mapping[str, Any] = MappingProxyType({"action": "append", "default": 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option; settings: as argparse takes them. pytests: pytest declares it, it is told here."""
+    """An option, its suites and its settings of argparse; pytests: pytest declares the option."""
 
     names: tuple[str, ...]
     suites: tuple[str, ...]
@@ -40,7 +40,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class _Declaration:
-    """An option of a class, whichever suites have the class; late: it is shown after others."""
+    """An option of a class; late: --help shows it after the other options."""
 
     names: tuple[str, ...]
     settings: dict[str, Any]
@@ -49,13 +49,13 @@ class _Declaration:
 
 
 def option(typed: str, meaning: str, *, late: bool = False, **settings: Any) -> Any:  # noqa: ANN401
-    """Declare the field of an option as it is typed, names and then a value: "--seed N".
+    """Declare the field of an option.
 
     Args:
-        typed: names and, where the option takes a value, the value's name.
-        meaning: what --help shows; argparse.SUPPRESS hides the option.
-        late: it comes behind the options that one suite alone has.
-        settings: as argparse takes them, in place of those that follow from `typed`.
+        typed: the option's names and, if it takes a value, the value's name: "--seed N".
+        meaning: the text of --help; argparse.SUPPRESS hides the option.
+        late: --help shows the option after the options that one suite alone has.
+        settings: argparse's settings, in place of the ones that follow from `typed`.
 
     Returns:
         A field of a dataclass, with the option's default.
@@ -71,15 +71,23 @@ def option(typed: str, meaning: str, *, late: bool = False, **settings: Any) -> 
 def _as_typed(
     typed: str, meaning: str, settings: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return an option's names and its settings, with those that follow from what is typed."""
-    names = tuple(each for each in typed.split() if each.startswith("-"))
+    """Return an option's names and settings, including the settings that follow from `typed`.
+
+    >>> _as_typed("--jobs N", "processes", {})
+    (('--jobs',), {'metavar': 'N', 'help': 'processes'})
+    """
+    names = tuple(word for word in typed.split() if word.startswith("-"))
     value = typed.split()[len(names) :]
     implied: dict[str, Any] = {"metavar": value[0]} if value else {"action": "store_true"}
     return names, implied | {"help": meaning} | dict(settings)
 
 
 def _seeds(text: str) -> range:
-    """What --seed asks for: "3" one seed, "0..19" twenty."""
+    """Return the seeds of --seed: one number, or a range.
+
+    >>> _seeds("3"), _seeds("0..19")
+    (range(3, 4), range(0, 20))
+    """
     first, several, last = text.partition("..")
     one = whole_number(-_LARGEST_SEED, _LARGEST_SEED)
     try:
@@ -96,7 +104,11 @@ def _seeds(text: str) -> range:
 
 
 def _gib(text: str) -> int:
-    """Bytes of what --memory-limit says."""
+    """Return the bytes of --memory-limit.
+
+    >>> _gib("0.5")
+    536870912
+    """
     return int(number(0.1, 100_000)(text) * 2**30)
 
 
@@ -124,32 +136,32 @@ class CommonOptions:
     )
     definition: tuple[str, ...] = option(
         "--definition FILE",
-        "an op as flashinfer's trace format defines it, in JSON, for --kernels; may be repeated",
+        "a definition of an op in flashinfer's trace format, JSON, for --kernels; may be repeated",
         type=not_empty,
         **_REPEATED,
     )
     workloads: tuple[str, ...] = option(
         "--workloads FILE",
-        "cases of --definition, in the same format, a JSON object a line; may be repeated",
+        "cases of --definition, in the same format, one JSON object a line; may be repeated",
         type=not_empty,
         **_REPEATED,
     )
     problem: tuple[str, ...] = option(
         "--problem FILE",
-        "a KernelBench problem (Model, get_inputs, get_init_inputs), whose Model is an op named as "
-        "the file, for --kernels; dropout drops nothing; may be repeated",
+        "a KernelBench problem (Model, get_inputs, get_init_inputs) for --kernels; its Model "
+        "becomes an op with the file's name; dropout drops nothing; may be repeated",
         type=not_empty,
         **_REPEATED,
     )
     results: str = option(
         "--results DIR",
-        "where records are written",
+        "the folder of records",
         late=True,
         default=str(default_results()),
         type=not_empty,
     )
     details: bool = option(
-        "--details", "at the end print all of the report, not what fits a screen", late=True
+        "--details", "print the whole report at the end, not a summary for a screen", late=True
     )
 
 
@@ -168,7 +180,7 @@ class SpreadOptions:
 
     jobs: int | None = option(
         "--jobs N",
-        "processes that share the work; by default as many as the machine is good for",
+        "number of processes that share the work; by default it follows the machine and the work",
         type=whole_number(1, MOST_JOBS),
     )
 
@@ -179,7 +191,7 @@ class DomainOptions:
 
     sm: int = option(
         "--sm N",
-        f"on a CPU, the sm that domains are asked about (default {DEFAULT_SM})",
+        f"on a CPU, the simulated GPU generation, for domains and dispatch (default {DEFAULT_SM})",
         default=DEFAULT_SM,
         type=whole_number(70, 199),
     )
@@ -196,7 +208,7 @@ class JudgedOptions(CommonOptions):
     )
     cases: tuple[str, ...] = option(
         "--cases FILE",
-        "cases of your own, a JSON object a line; they run alone; may be repeated",
+        "your own cases, one JSON object a line, in place of the listed ones; may be repeated",
         type=not_empty,
         **_REPEATED,
     )
@@ -204,18 +216,20 @@ class JudgedOptions(CommonOptions):
         "--gate-baselines", "baselines' failures set the exit status too", late=True
     )
     hash_uuid: bool = option(
-        "--hash-uuid", "keep a hash of the GPU's UUID, not the UUID", late=True
+        "--hash-uuid", "record a hash of the GPU's UUID, not the UUID", late=True
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaseOptions(JudgedOptions):
-    """Options of a suite whose cases are listed."""
+    """Options of a suite with a list of cases."""
 
-    case: tuple[str, ...] = option("--case ID", "only the case of this exact id", **_REPEATED)
+    case: tuple[str, ...] = option(
+        "--case ID", "only the case with exactly this id; may be repeated", **_REPEATED
+    )
     seed: range = option(
         "--seed N|N..M",
-        "added to every case's seed (default 0); every case once for each of several",
+        "a number to add to every case's seed (default 0), or a range: one row for each number",
         default=range(1),
         type=_seeds,
     )
@@ -227,7 +241,7 @@ class ProgramOptions:
 
     json: bool = option(
         "--json",
-        "print one JSON object to stdout, as docs/reference/report.md says; all else to stderr",
+        "print one JSON object (docs/reference/report.md) to stdout, and all other text to stderr",
         late=True,
     )
 
@@ -236,16 +250,18 @@ class ProgramOptions:
 class SanitizeOptions(CaseOptions):
     """Options of `sanitize`, a run of accuracy under compute-sanitizer."""
 
-    tier: str = option("--tier ci|full", "ci (default), or full, which includes it", default="ci")
+    tier: str = option(
+        "--tier ci|full", "the cases of ci (default), or all cases (full)", default="ci"
+    )
     every_configuration: bool = option(
         "--every-configuration",
-        "judge each kernel by every configuration that could serve a case, not by the one that "
-        "dispatch takes alone",
+        "judge each kernel with every configuration that could serve a case, not only with the "
+        "one that dispatch takes",
     )
     configuration: tuple[str, ...] = option(
         "--configuration NAME",
-        "judge kernels by this configuration alone, as a row of --every-configuration names it; "
-        "may be repeated",
+        "judge kernels with this configuration only; rows of --every-configuration have the "
+        "names; may be repeated",
         **_REPEATED,
     )
 
@@ -256,7 +272,7 @@ class CallingOptions(JudgedOptions, ListingOptions, ProgramOptions):
 
     device: str = option(
         "--device cpu|cuda",
-        "cuda, or cpu under Triton's interpreter; by default the GPU where there is one",
+        "cuda, or cpu under Triton's interpreter; by default the GPU if there is one",
         default="auto",
     )
     time_limit: float = option(
@@ -267,7 +283,7 @@ class CallingOptions(JudgedOptions, ListingOptions, ProgramOptions):
     )
     memory_limit: int | None = option(
         "--memory-limit GIB",
-        "memory of the host that a kernel's process may take; by default half of what is free",
+        "memory of the host that a kernel's process may take; by default half of the free memory",
         type=_gib,
     )
 
@@ -278,27 +294,29 @@ class PlannedOptions(CallingOptions, CaseOptions):
 
     lf: bool = option(
         "--lf --last-failed",
-        "only the rows that failed in the last record in --results; all, where none did",
+        "only the rows that failed in the last record in --results; all rows if none failed",
     )
-    failedfirst: bool = option("--ff --failed-first", "all rows, those that failed there first")
+    failedfirst: bool = option(
+        "--ff --failed-first", "all rows, but first the rows that failed in the last record"
+    )
     failed: str | None = option(
         "--failed RECORD",
-        "only the rows that failed in this record; with --ff all, those first",
+        "only the rows that failed in this record; with --ff all rows, but failed ones first",
         type=not_empty,
     )
     signs: int | None = option(
         "--signs N",
-        "what second calls' signs, and further values, are drawn from, as a row has it; by "
-        "default a secret",
+        "the seed of second calls' signs and of further values, as a row records it; by default a "
+        "secret",
         type=whole_number(0, _SECRET),
     )
     max_seconds: float | None = option(
         "--max-seconds S",
-        "end before the next row once the run has taken so long; rows that are left are missing",
+        "end the run before the first row that would start after this time",
         late=True,
         type=number(0.1, _WEEK_S),
     )
-    # Of a run that another one started: pairs that it needn't try.
+    # For a run that `fleet` started: the pairs to skip.
     done: str | None = option("--done PAIRS", argparse.SUPPRESS)
 
 
@@ -308,20 +326,19 @@ class VerdictOptions(CallingOptions, SpreadOptions, DomainOptions):
 
     resume: str | None = option(
         "--resume RECORD",
-        "go on with a run that was cut off, given its options",
+        "continue the interrupted run of this record; repeat the run's options",
         type=not_empty,
     )
-    # Of a process that another one started: which share of the cases it tries, and a file with
-    # what the suite has found out already.
+    # For a process of a larger run: its share of the cases, and the file of the drawn cases.
     shard: str = option("--shard N/M", argparse.SUPPRESS, default="")
-    known: str = option("--known CASES", argparse.SUPPRESS, default="")
+    drawn_cases: str = option("--known CASES", argparse.SUPPRESS, default="")
     no_strict: bool = option(
         "--no-strict",
         "on a CPU, don't check each access of a kernel against its arguments",
     )
     in_process: bool = option(
         "--in-process",
-        "call kernels in the suite's own process, for a debugger; one that crashes ends it",
+        "call kernels in the suite's own process, for a debugger; a kernel that crashes ends it",
     )
 
 
@@ -331,14 +348,14 @@ class AccuracyOptions(VerdictOptions, PlannedOptions, SanitizeOptions):
 
     coverage: bool = option(
         "--coverage",
-        "tell which pairs of layouts, values, options, sizes and dtypes met in each kernel's "
-        "cases; takes up to some seconds a kernel",
+        "count the pairs of layouts, values, options, sizes and dtypes that each kernel's cases "
+        "contain; takes up to some seconds a kernel",
     )
     quick: bool = option(
         "--quick",
-        "a dozen small cases of each op, as different as they can be: for a kernel that is edited",
+        "a dozen small cases of each op, as different as possible, for use while you edit a kernel",
     )
-    fail_fast: bool = option("--fail-fast", "end at the first row that fails, as -x does")
+    fail_fast: bool = option("--fail-fast", "end at the first row that fails, like -x")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,18 +364,18 @@ class SearchOptions(VerdictOptions):
 
     minutes: float = option(
         "--minutes M",
-        "how long to search (default 5)",
+        "the minutes of the search (default 5)",
         default=5.0,
         type=number(0.01, _MOST_MINUTES),
     )
     finds: int | None = option(
         "--finds N",
-        "end when a process has found so many",
+        "end when a process has this many finds",
         type=whole_number(1, 1_000_000),
     )
     seed: int = option(
         "--seed N",
-        "what cases are drawn from (default 0)",
+        "the seed of the drawn cases (default 0)",
         default=0,
         type=whole_number(0, _LARGEST_SEED),
     )
@@ -376,42 +393,42 @@ class BenchOptions(PlannedOptions, DomainOptions):
 
     cache: Literal["cold", "warm"] = option(
         "--cache cold|warm",
-        "whether a call finds its inputs in the L2 cache (default cold)",
+        "call with inputs outside (cold) or inside (warm) the L2 cache (default cold)",
         choices=("cold", "warm"),
         default="cold",
     )
     row_time: float = option(
         "--row-time S",
-        "seconds of sampling for a row, at most (default 0.4)",
+        "most seconds of sampling for a row (default 0.4)",
         default=0.4,
         type=number(0.001, 3600),
     )
-    quick: bool = option("--quick", "one case in four, a fifth as long")
+    quick: bool = option("--quick", "time one case in four, for a fifth of the time")
     no_baselines: bool = option(
         "--no-baselines",
-        "no peers beside ours; so does --against REF, unless --kernel names some",
+        "leave baselines out; --against REF leaves them out too, unless --kernel names some",
     )
     gpus: str | None = option(
-        "--gpus N,N|all", "on each of these GPUs, one after the other", type=not_empty
+        "--gpus N,N|all", "run on each of these GPUs, one after the other", type=not_empty
     )
-    gpus_together: bool = option("--gpus-together", "on all of --gpus at the same time")
+    gpus_together: bool = option("--gpus-together", "run on all GPUs of --gpus at the same time")
     against: str | None = option(
         "--against REF|FILE",
-        "time another commit's kernels too, or with --kernels an older file's, in turn",
+        "also time another commit's kernels, or with --kernels an older file's, in turn",
         type=not_empty,
     )
     rounds: int | None = option(
         "--rounds N",
-        "every row in so many processes, one after the other, in one record (default 1); of "
-        "--against so many times four, A B B A (default 2)",
+        "time every row in N processes, one after the other, in one record (default 1); with "
+        "--against in 4 N processes, in the order A B B A (default 2)",
         type=whole_number(1, 1000),
     )
     ncu: bool = option(
         "--ncu",
-        "of each row's call also what Nsight Compute counts; its report lies beside the record",
+        "also count each row's call with Nsight Compute; its report lies beside the record",
     )
     gate: bool = option(
-        "--gate", "of --against, exit status 1 where a row is slower or less accurate"
+        "--gate", "with --against, exit with status 1 if a row is slower or less accurate"
     )
 
 
@@ -421,20 +438,20 @@ class ProfileOptions(PlannedOptions):
 
     window: float = option(
         "--window S",
-        "seconds of a trial, of which the first is dropped (default 5)",
+        "seconds of a trial, including the first second, which is dropped (default 5)",
         default=5.0,
         type=number(2, 3600),
     )
     trials: int = option(
         "--trials N",
-        "of each row (default 4); one less of what stands beside it on other inputs",
+        "number of trials of a row (default 4); a row on zeros beside a normal one has one less",
         default=4,
         type=whole_number(1, 1000),
     )
     distribution: tuple[str, ...] = option(
         "--distribution normal|zeros",
-        "what operands hold; may be repeated; by default normal, and zeros beside it where "
-        "arithmetic is most of the work",
+        "the values of operands; may be repeated; by default normal, and also zeros if arithmetic "
+        "is most of the work",
         choices=("normal", "zeros"),
         **_REPEATED,
     )
@@ -451,19 +468,19 @@ class CompileOptions(CommonOptions, ListingOptions, SpreadOptions):
         **_REPEATED,
     )
     all: bool = option(
-        "--all", "every variant of every kernel, not only those that stand for the rest"
+        "--all", "compile every variant of every kernel, not only representative ones"
     )
     against: str | None = option(
-        "--against FILE", "also show what changed since this record", type=not_empty
+        "--against FILE", "also show the changes since this record", type=not_empty
     )
     cache: str | None = option(
         "--cache DIR",
-        "where measurements are kept (default: ~/.cache/kernel-workbench/compile)",
+        "the folder of the cache (default: ~/.cache/kernel-workbench/compile)",
         type=not_empty,
     )
     check_driver: bool = option(
         "--check-driver",
-        "on a machine with a GPU: compare with what its driver says of each kernel",
+        "on a machine with a GPU, compare the figures with the driver's for each kernel",
     )
 
 
@@ -515,36 +532,38 @@ def _of_pytest(
     suites: tuple[str, ...] = _PYTESTS,
     **settings: Any,  # noqa: ANN401
 ) -> Option:
-    """Return an option that pytest declares, and reads."""
+    """Return an option that pytest itself declares and reads."""
     names, settings = _as_typed(typed, meaning, settings)
     return Option(names, suites, settings, pytests=True)
 
 
 OPTIONS = (
     *_declared(),
-    _of_pytest("-k WORDS", 'only rows that have words in their names, as "bfloat16 and offset1"'),
+    _of_pytest("-k WORDS", 'only rows whose names match, for example "bfloat16 and offset1"'),
     _of_pytest("-x --exitfirst", "end at the first row that fails"),
-    _of_pytest("--maxfail N", "end when so many rows failed", type=whole_number(1, 10**9)),
-    _of_pytest("--collect-only --co", "only list the rows"),
-    _of_pytest("--pdb", "a debugger at a failure, for --in-process", ("accuracy",)),
+    _of_pytest("--maxfail N", "end after N failed rows", type=whole_number(1, 10**9)),
+    _of_pytest("--collect-only --co", "list the rows, and run nothing"),
+    _of_pytest("--pdb", "start a debugger at a failure, with --in-process", ("accuracy",)),
     _of_pytest(
-        "-s", "show what kernels print, for --in-process", ("accuracy", "search", "sanitize")
+        "-s",
+        "show the output that kernels print, with --in-process",
+        ("accuracy", "search", "sanitize"),
     ),
-    # What is taken and not told of.
+    # --help doesn't show these.
     *(
-        _of_pytest(each, argparse.SUPPRESS, _JUDGED, action="count")
-        for each in ("-q", "-v", "--no-header", "--no-summary")
+        _of_pytest(name, argparse.SUPPRESS, _JUDGED, action="count")
+        for name in ("-q", "-v", "--no-header", "--no-summary")
     ),
     *(
-        _of_pytest(each, argparse.SUPPRESS, _JUDGED, action="append")
-        for each in ("-p", "-W", "-o", "--tb")
+        _of_pytest(name, argparse.SUPPRESS, _JUDGED, action="append")
+        for name in ("-p", "-W", "-o", "--tb")
     ),
 )
 
-# Those whose value is the path of a file.
+# The options whose value is the path of a file.
 OF_FILES = frozenset(
     name
-    for each in OPTIONS
-    if each.settings.get("metavar") in {"FILE", "RECORD"}
-    for name in each.names
+    for declared in OPTIONS
+    if declared.settings.get("metavar") in {"FILE", "RECORD"}
+    for name in declared.names
 )

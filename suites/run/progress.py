@@ -1,4 +1,4 @@
-"""How far a run is: a bar at a terminal, elsewhere a line every fifteen seconds."""
+"""Show the progress of a run: a bar at a terminal, elsewhere a line every fifteen seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REDRAW_EVERY_S = 0.1
 
 
 class Progress:
-    """Of a suite, in a `with`; it shows nothing before `begin`, which may be called again."""
+    """The progress of a suite, in a `with`; it shows nothing before the first `begin`."""
 
     def __init__(self, suite: str) -> None:
         self.suite = suite
@@ -40,17 +40,17 @@ class Progress:
         self._shown = time.monotonic()
 
     def begin(self, total: int | None, done: int = 0) -> None:
-        """Count from `done` to `total`; None: nobody knows how many there will be."""
+        """Count from `done` to `total`, or without an end if `total` is None."""
         self.total, self.done = total, done
         self._bar.reset(self._task, total=total, completed=done)
 
     def advance(self, label: str) -> None:
-        """One more is done; label: what is said beside the numbers."""
+        """Count one more; label: the text beside the numbers."""
         self.done += 1
         self.wait(label)
 
     def wait(self, label: str) -> None:
-        """Show that the run goes on where nothing more is done yet; label: what it works at."""
+        """Show that the run goes on without counting; label: the text beside the numbers."""
         self._bar.update(self._task, completed=self.done, description=label)
         at_terminal, now = self._bar.console.is_terminal, time.monotonic()
         if now - self._shown < (_REDRAW_EVERY_S if at_terminal else _LINE_EVERY_S):

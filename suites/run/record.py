@@ -1,4 +1,4 @@
-"""The record of a run: its header at once, each row as it comes, and the end with its status."""
+"""Write the record of a run: its header, each row as it comes, and its end with a status."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ AnyRow = TypeVar("AnyRow", bound=Row)
 
 
 class RunRecord(Generic[AnyRow]):
-    """A record that is being written. Raises RecordError where it can't be.
+    """A record that is being written. Raises RecordError if it can't be written.
 
-    interrupted  rows that were planned may be missing
-    planned      how many rows come here: in a process of a run, those that it tries
+    interrupted  planned rows may be missing
+    planned      the number of rows of this run, or of its share in a process of a run
     """
 
     def __init__(self, results: Path, started: float, **header: Any) -> None:  # noqa: ANN401
@@ -38,15 +38,18 @@ class RunRecord(Generic[AnyRow]):
 
     @property
     def is_whole(self) -> bool:
-        """Whether every planned row is there."""
+        """Return True if every planned row is there."""
         return len(self.rows) >= self.planned and not self.interrupted
 
     def close(
         self, status: int, problems: tuple[str, ...] = (), stopped: str | None = None
     ) -> None:
-        """Write the last line; stopped: what ended the run, where rows may be missing for that.
+        """Write the last line.
 
-        status: an `ExitStatus`.
+        Args:
+            status: an `ExitStatus`.
+            problems: sentences about the suite's or an op's failures.
+            stopped: why the run ended before its last row, or None.
         """
         self._writer.close(
             RunEnd(

@@ -1,4 +1,4 @@
-"""Which kernels and cases a command line means; what doesn't exist is refused in one sentence."""
+"""Select the kernels and cases of a command line; unknown names get one sentence."""
 
 from __future__ import annotations
 
@@ -31,40 +31,45 @@ from kernel_workbench.reports.record import AbsentKernel
 from kernel_workbench.suites.run.option_table import CaseOptions, CommonOptions, JudgedOptions
 from kernel_workbench.suites.run.user_cases import DTYPES, user_cases
 
-_MOST_ROWS = 500_000  # that one run plans; a run of all kernels on every case has a fifth of them
+_MOST_ROWS = 500_000  # rows of one run; a run of all kernels on every case has a fifth of them
 _SEED = re.compile(r"-seed(-?\d{1,10})$")
 
 
 @contextmanager
 def refusing(*kinds: type[Exception]) -> Iterator[None]:
-    """Errors of these kinds, whose message is a sentence for the user, become UsageError."""
+    """Raise errors of these kinds, whose messages are sentences for the user, as UsageError."""
     try:
         yield
     except kinds as error:
         raise pytest.UsageError(str(error)) from error
 
 
-def _known(option: str, wanted: Sequence[str], known: Iterable[str]) -> None:
-    names = sorted(known)
-    for each in wanted:
-        if each not in names:
+def _check_names(option: str, wanted: Sequence[str], names: Iterable[str]) -> None:
+    """Raise UsageError for a wanted name that doesn't exist."""
+    existing = sorted(names)
+    for name in wanted:
+        if name not in existing:
             raise pytest.UsageError(
-                f"{option} {each}: there is no such {option[2:]}; {hint(each, names)}"
+                f"{option} {name}: there is no such {option[2:]}; {hint(name, existing)}"
             )
 
 
 def kernel_files(options: CommonOptions) -> tuple[Path, ...]:
-    """The files of --definition, --problem, --ops and --kernels, in this order, each once."""
+    """Return the files of --definition, --problem, --ops and --kernels, in this order, each once.
+
+    Raises:
+        pytest.UsageError: a file doesn't exist, or has the wrong kind.
+    """
     named = {
         "--definition": options.definition,
         "--problem": options.problem,
         "--ops": options.ops,
         "--kernels": options.kernels,
     }
-    for each in (*options.problem, *options.ops, *options.kernels):
-        if Path(each).suffix == ".json":
+    for file in (*options.problem, *options.ops, *options.kernels):
+        if Path(file).suffix == ".json":
             raise pytest.UsageError(
-                f"{each}: not a Python file; a definition in JSON comes by --definition"
+                f"{file}: it isn't a Python file; give a JSON definition with --definition"
             )
     with refusing(KernelError):
         return tuple(
@@ -75,73 +80,86 @@ def kernel_files(options: CommonOptions) -> tuple[Path, ...]:
 
 
 def known_ops(options: CommonOptions) -> None:
-    """Import what --problem and --ops name, and read --definition; each once. Raises UsageError."""
+    """Import the files of --problem and --ops, and read those of --definition, each once.
+
+    Raises:
+        pytest.UsageError: a file can't be read, or the options lack one that it needs.
+    """
     if options.workloads and not options.definition:
         raise pytest.UsageError(
-            "--workloads: it holds cases of --definition, which isn't there; add --definition=FILE"
+            "--workloads: its cases belong to a definition; add --definition=FILE"
         )
     for option, files in (("--definition", options.definition), ("--problem", options.problem)):
         if files and not options.kernels:
             raise pytest.UsageError(
-                f"{option}: it has no kernel; give a file that registers one, as --kernels=FILE"
+                f"{option}: it has no kernel; add a file that registers one with --kernels=FILE"
             )
     homes = {home_of(op) for op in OPS}
     with refusing(KernelError):
-        for each in options.definition:
-            if resolved(Path(each), "--definition") not in homes:
-                load_definition(Path(each), [Path(file) for file in options.workloads])
+        for definition in options.definition:
+            if resolved(Path(definition), "--definition") not in homes:
+                load_definition(Path(definition), [Path(file) for file in options.workloads])
         for option, files in (("--problem", options.problem), ("--ops", options.ops)):
-            for each in files:
-                if resolved(Path(each), option) not in homes:
-                    load_ops(Path(each), option)
+            for file in files:
+                if resolved(Path(file), option) not in homes:
+                    load_ops(Path(file), option)
 
 
 def selected_kernels(
     options: CommonOptions, load: Callable[[], tuple[Kernel, ...]], *, baselines: bool = True
 ) -> tuple[Kernel, ...]:
-    """The kernels to run: all, those of --kernels' files, those named by --kernel, of --op.
+    """Return the kernels to run: those of --kernels, --kernel and --op, or all.
 
-    load: what registers the files' kernels, wherever they are imported. Two ops may have kernels of
-    one name; it means both, unless --op or --case says which.
-    baselines: whether they are among all; else they are run by name alone.
+    Two ops may have kernels of one name: the name then means both, unless --op or --case names the
+    op.
+
+    Args:
+        options: the options.
+        load: registers the files' kernels, in the process that imports them, and returns them.
+        baselines: baselines belong to "all"; else they run only if --kernel names them.
+
+    Raises:
+        pytest.UsageError: a name doesn't exist, or the options leave no kernel.
     """
     ops, names = options.op, options.kernel
     with refusing(KernelError):
         from_files = load() if options.kernels or options.ops else ()
         own = {(kernel.op.name, kernel.name): kernel for kernel in all_kernels()}
-    _known("--op", ops, OPS)
+    _check_names("--op", ops, OPS)
     registered = (own | {(file.op.name, file.name): file for file in from_files}).values()
-    known = {each.name for each in registered}
-    for each in all_absent():
-        if each.name in names and each.name not in known:
-            raise pytest.UsageError(f"--kernel {each.name}: {each.reason}")
-    _known("--kernel", names, known)
+    registered_names = {kernel.name for kernel in registered}
+    for absent in all_absent():
+        if absent.name in names and absent.name not in registered_names:
+            raise pytest.UsageError(f"--kernel {absent.name}: {absent.reason}")
+    _check_names("--kernel", names, registered_names)
 
-    def wanted(each: Kernel) -> bool:
+    def is_wanted(kernel: Kernel) -> bool:
+        if ops and kernel.op.name not in ops:
+            return False
         if names:
-            return each.name in names
-        return each in from_files if from_files else baselines or each.origin != "baseline"
+            return kernel.name in names
+        return kernel in from_files if from_files else baselines or kernel.origin != "baseline"
 
-    chosen = [each for each in registered if wanted(each) and (not ops or each.op.name in ops)]
+    chosen = tuple(filter(is_wanted, registered))
     if not chosen:
         raise pytest.UsageError("--op and --kernel together leave no kernel to run")
-    return tuple(chosen)
+    return chosen
 
 
 def absent_kernels(options: CommonOptions, ops: Collection[str]) -> tuple[AbsentKernel, ...]:
-    """The peers of `ops` that a run of all kernels would have tried, had they been installed."""
+    """Return the peers of `ops` that a run of all kernels leaves out: they aren't installed."""
     if options.kernel or options.kernels:
         return ()
     return tuple(
-        AbsentKernel(op=each.op.name, name=each.name, reason=each.reason)
-        for each in all_absent()
-        if each.op.name in ops
+        AbsentKernel(op=absent.op.name, name=absent.name, reason=absent.reason)
+        for absent in all_absent()
+        if absent.op.name in ops
     )
 
 
 def check_dtypes(options: JudgedOptions) -> None:
-    """Raise UsageError where --dtype names none."""
-    _known("--dtype", options.dtype, DTYPES)
+    """Raise UsageError if --dtype names a dtype that doesn't exist."""
+    _check_names("--dtype", options.dtype, DTYPES)
 
 
 def selected_cases(
@@ -154,24 +172,31 @@ def selected_cases(
 ) -> tuple[Case, ...]:
     """Return the cases of the kernels' ops that --dtype, --case and --seed select, op by op.
 
-    listed_for: returns a suite's own cases of an op; by default the op's. The cases of --cases'
-    files, where there are any, take the place of either. tier: as --tier says it.
-    Raises UsageError.
+    Args:
+        options: the options.
+        device: the device of the run, whose memory the cases of --cases must fit.
+        kernels: the kernels of the run.
+        listed_for: returns a suite's own cases of an op; None means the op's cases. Cases of
+            --cases replace both.
+        tier: "ci" or "full".
+
+    Raises:
+        pytest.UsageError: a case or tier doesn't exist, or too many or no cases are left.
     """
     if tier not in ("ci", "full"):
         raise pytest.UsageError(f"--tier {tier}: there is no such tier; use ci or full")
     check_dtypes(options)
     theirs = user_cases(options, device)
-    known = {
+    by_id = {
         case.id(): case
         for op in dict.fromkeys(kernel.op.name for kernel in kernels)
         for case in _listed(op, theirs, listed_for)
     }
     wanted, seeds = options.case, options.seed
     listed = (
-        [_case(fromkey, known, kernels) for fromkey in dict.fromkeys(wanted)]
+        [_case(name, by_id, kernels) for name in dict.fromkeys(wanted)]
         if wanted
-        else [case for case in known.values() if tier == "full" or case.tier == "ci"]
+        else [case for case in by_id.values() if tier == "full" or case.tier == "ci"]
     )
     of_op = Counter(kernel.op.name for kernel in kernels)
     rows = len(seeds) * sum(of_op[case.op] for case in listed)
@@ -197,18 +222,18 @@ def _listed(
     theirs: Iterable[Case] | None,
     listed_for: Callable[[str], Iterable[Case]] | None,
 ) -> Iterable[Case]:
-    """The cases to choose from: a user's, a suite's, or the op's."""
+    """Return the cases to choose from: a user's, a suite's, or the op's."""
     if theirs is not None:
         return [case for case in theirs if case.op == op]
     return OPS[op].cases() if listed_for is None else listed_for(op)
 
 
-def _case(name: str, known: dict[str, Case], kernels: Sequence[Kernel]) -> Case:
-    """The case called `name`: of any tier, with any seed, or any other that its op allows."""
-    if name in known:
-        return known[name]
+def _case(name: str, listed: dict[str, Case], kernels: Sequence[Kernel]) -> Case:
+    """Return the case called `name`: a listed case with any seed, or another that its op allows."""
+    if name in listed:
+        return listed[name]
     seed = _SEED.search(name)
-    if seed is not None and (base := _unseeded(name, known.values())) is not None:
+    if seed is not None and (base := _unseeded(name, listed.values())) is not None:
         return replace(base, seed=int(seed.group(1)))
     own = sorted({kernel.op.name for kernel in kernels})
     for op in OPS:
@@ -220,17 +245,18 @@ def _case(name: str, known: dict[str, Case], kernels: Sequence[Kernel]) -> Case:
             return drawn
         if op not in own and (drawn is not None or _unseeded(name, OPS[op].cases()) is not None):
             raise pytest.UsageError(
-                f"--case {quoted(name)}: it is a case of {op}, and the kernels that are asked for "
-                f"are of {', '.join(own)}"
+                f"--case {quoted(name)}: it is a case of {op}, and the selected kernels are of "
+                f"{', '.join(own)}"
             )
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(name, listed, n=1)
     meant = f"; did you mean {close[0]}?" if close else ""
     raise pytest.UsageError(f"--case {quoted(name)}: there is no such case{meant}")
 
 
-def _unseeded(name: str, known: Iterable[Case]) -> Case | None:
+def _unseeded(name: str, listed: Iterable[Case]) -> Case | None:
+    """Return the first listed case with this name apart from its seed; None if there is none."""
     stem = _SEED.sub("", name)
-    for case in known:
+    for case in listed:
         if _SEED.sub("", case.id()) == stem:
             return case
     return None
@@ -242,49 +268,61 @@ def listed_as_served(
     refusal: Callable[[Kernel, Case], str | None],
     dtypes: Collection[str],
 ) -> tuple[Case, ...]:
-    """A suite's own cases of one op, in dtypes that a user's kernels serve.
+    """Return a suite's own cases of one op, in dtypes that a user's kernels serve.
 
-    A user's kernel that serves none of them brings their shapes in the first dtypes that it serves;
-    where each does, these stand alone. dtypes: those of --dtype, or none for all.
+    A user's kernel that serves none of the cases adds their shapes in the first dtypes that it
+    serves. If each user's kernel does so, the listed cases themselves are left out.
+
+    Args:
+        listed: the suite's cases.
+        kernels: the kernels of the run.
+        refusal: returns why a kernel doesn't serve a case, or None.
+        dtypes: the names of --dtype; empty means all.
     """
-    theirs = [each for each in kernels if each.origin == "user"]
+    theirs = [kernel for kernel in kernels if kernel.origin == "user"]
     brought: list[Case] = []
     stay = not theirs
     for kernel in theirs:
         if any(refusal(kernel, case) is None for case in listed):
             stay = True
             continue
-        others = _in_served_dtypes(listed, partial(refusal, kernel), dtypes)
-        brought += others
-        stay = stay or not others
+        served = _in_served_dtypes(listed, partial(refusal, kernel), dtypes)
+        brought += served
+        stay = stay or not served
     return tuple({case.id(): case for case in (*(listed if stay else ()), *brought)}.values())
 
 
 def _in_served_dtypes(
     listed: Sequence[Case], refusal: Callable[[Case], str | None], named: Collection[str]
 ) -> list[Case]:
-    """The cases in the first dtype, and weights' dtype, in which one is served; or none."""
+    """Return all cases in the first dtypes in which one of them is served; empty if none is.
+
+    Args:
+        listed: the cases.
+        refusal: returns why the kernel doesn't serve a case, or None.
+        named: the dtypes of --dtype; empty means all.
+    """
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         if named and dtype_name(dtype) not in named:
             continue
         for weight in (dtype, torch.float32):
-            made = [replace(case, dtype=dtype, weight_dtype=weight) for case in listed]
+            cases = [replace(case, dtype=dtype, weight_dtype=weight) for case in listed]
             if any(
-                objection(OPS[case.op], case) is None and refusal(case) is None for case in made
+                objection(OPS[case.op], case) is None and refusal(case) is None for case in cases
             ):
-                return made
+                return cases
     return []
 
 
 def alike_together(kernels: Iterable[Kernel]) -> list[Kernel]:
-    """The kernels, those that have the same bounds in a row: of a large case one set is kept."""
+    """Return the kernels, grouped by their bounds: a large case keeps one set of bounds."""
     groups: dict[Numerics, list[Kernel]] = {}
     for kernel in kernels:
         groups.setdefault(kernel.numerics.of_bounds, []).append(kernel)
-    return [each for alike in groups.values() for each in alike]
+    return [kernel for alike in groups.values() for kernel in alike]
 
 
 def of_ops_of_ours(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """Those of ops that not peers alone compute: what is measured where nobody names one."""
+    """Return the kernels of ops that have a kernel other than baselines."""
     ops = {kernel.op.name for kernel in kernels if kernel.origin != "baseline"}
     return [kernel for kernel in kernels if kernel.op.name in ops]

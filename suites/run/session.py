@@ -1,8 +1,8 @@
-"""A run of a suite as pytest sees it: each pair of kernel and case a test, each row in the record.
+"""Run a suite as a pytest plugin: each pair of kernel and case is a test, each row is recorded.
 
-The suite says what is tried and how (suite.py). Here is the rest, once for all suites: options held
-to files as they were, the record, refused pairs, progress, shards, a run that is gone on with,
-Ctrl-C, the exit status and the closing report.
+A suite plans and measures (suite.py). This module has the rest, once for all suites: hashes of
+files, the record, refused pairs, progress, shards, resumed runs, Ctrl-C, the exit status and the
+closing report.
 """
 
 from __future__ import annotations
@@ -52,29 +52,30 @@ from kernel_workbench.suites.run.suite import (
     PairRow,
     Suite,
     is_short,
-    told_of_memory,
+    memory_message,
 )
 
 
 class Session(Generic[PairRow]):
     """A pytest plugin for one run.
 
-    record        None until it is begun, which listing tests never does
-    errors        what failed in the suite itself, which is no verdict on a kernel
+    record        the record, or None before it begins; a run that lists tests never begins one
+    errors        failures of the suite itself, which are no verdicts on kernels
     op_failures   sentences about ops of a user's file that failed on a case, whose rows are missing
-    also_failed   whether something beside the rows fails the run
+    also_failed   something beside the rows fails the run
     """
 
     def __init__(self, config: pytest.Config, make: type[Suite[PairRow]]) -> None:
         self.config, self.options = config, options_from(make.takes, config.option)
         self.started = time.monotonic()
-        # Before any of them is read: what is edited from now on isn't what the record has.
+        # Hash the files before any of them is read: a later edit isn't in the record.
         self.files = hashes_of(self._files())
         self.suite = make(self.options, config.stash[DEVICE])
-        # From here on what fails has to end the suite's processes too.
+        # From here on a failure has to end the suite's processes too.
         config.add_cleanup(self.suite.close)
         with refusing(OpError):
-            self.pairs = {(each[0].name, each[1].id()): each for each in self.suite.plan()}
+            planned = self.suite.plan()
+        self.pairs = {_names(pair): pair for pair in planned}
         self.record: RunRecord[PairRow] | None = None
         self.progress = Progress(self.suite.name)
         self.shards: shards.Shards | None = None
@@ -91,7 +92,7 @@ class Session(Generic[PairRow]):
 
     def _files(self) -> list[Path]:
         data = (*self.options.workloads, *self.options.cases)
-        return [*kernel_files(self.options), *(Path(each).expanduser().resolve() for each in data)]
+        return [*kernel_files(self.options), *(Path(file).expanduser().resolve() for file in data)]
 
     def _pair(self, item: pytest.Item) -> Pair:
         assert isinstance(item, pytest.Function)
@@ -100,13 +101,13 @@ class Session(Generic[PairRow]):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Let pytest print to a pipe that closes: pytest alone would end with 1, as if wrong."""
+        """Let pytest print to a closed pipe: pytest alone would exit with 1, as for a failure."""
         writer = self.config.get_terminal_writer()
         writer._file = lasting(writer._file)  # noqa: SLF001 (there is no other way to its stream)
         self.config.add_cleanup(lasting(sys.__stdout__ or sys.stdout).flush)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """One test for each pair; a process of a run has those of its share."""
+        """Generate a test for each pair; a process of a run has the pairs of its share."""
         share = self.suite.share
         pairs = [
             pytest.param(kernel.name, case.id(), id=case.id(kernel.name))
@@ -117,30 +118,31 @@ class Session(Generic[PairRow]):
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Of --lf, --ff and --failed: keep the rows that failed, or put them first.
+        """Keep the rows that failed for --lf and --failed, or put them first for --ff.
 
-        Raises UsageError where these options ask for none of them.
+        Raises:
+            pytest.UsageError: the other options select none of the failed rows.
         """
         failed = self._failed_before = earlier_run.failed_rows(self.suite)
         if failed is None:
             return
         first: list[pytest.Item] = []
-        others: list[pytest.Item] = []
+        rest: list[pytest.Item] = []
         for item in items:
-            kernel, case = self._pair(item)
-            (first if (kernel.name, case.id()) in failed.names else others).append(item)
+            (first if _names(self._pair(item)) in failed.names else rest).append(item)
         options = self.options
         if isinstance(options, PlannedOptions) and options.failedfirst and not options.lf:
-            items[:] = [*first, *others]
+            items[:] = [*first, *rest]
             return
         if not first and self.suite.share is None:
             raise pytest.UsageError(
-                f"--failed {shown(failed.record)}: none of the {len(failed.names):,} rows that "
-                f"failed there is asked for by these options; its own were: {shown(failed.command)}"
+                f"--failed {shown(failed.record)}: these options select none of the "
+                f"{len(failed.names):,} rows that failed there; its own command was: "
+                f"{shown(failed.command)}"
             )
         items[:] = first
-        if others:
-            self.config.hook.pytest_deselected(items=others)
+        if rest:
+            self.config.hook.pytest_deselected(items=rest)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Keep the name of a row that -k leaves out."""
@@ -148,24 +150,26 @@ class Session(Generic[PairRow]):
 
     @refusing(OpError)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Start the record; pairs that aren't tried are rows already, and need no test.
+        """Begin the record, write the rows of pairs that aren't tried, and keep the other tests.
 
-        Raises UsageError where -k leaves no test.
+        Raises:
+            pytest.UsageError: -k leaves no test.
         """
-        # pytest tells the end of collecting where it raised, too.
+        # pytest calls this hook after an error, too.
         if sys.exc_info()[0] is not None:
             return
         whole = self.suite.share is None
         if not session.items and self._left_out is not None and whole:
             raise pytest.UsageError(
-                f"-k {quoted(self.config.option.keyword)}: no row has that in its name, as "
-                f"{self._left_out} is one"
+                f"-k {quoted(self.config.option.keyword)}: no row's name matches; one of the names "
+                f"is {self._left_out}"
             )
         if self.config.option.collectonly:
             return
-        known = known_pairs(self.options.done if isinstance(self.options, PlannedOptions) else None)
+        options = self.options
+        earlier_pairs = known_pairs(options.done if isinstance(options, PlannedOptions) else None)
         items = session.items
-        items[:] = [each for each in items if _names(self._pair(each)) not in known.done]
+        items[:] = [item for item in items if _names(self._pair(item)) not in earlier_pairs.done]
         pairs = [self._pair(item) for item in session.items]
         if self.options.list:
             self._list(pairs)
@@ -178,7 +182,7 @@ class Session(Generic[PairRow]):
             earlier = done.get((kernel.name, case.id()), [])
             if len(earlier) < self.suite.rows_of(kernel, case):  # cut off amid its configurations
                 earlier = []
-            if reason is None and _names((kernel, case)) in known.crashed:
+            if reason is None and _names((kernel, case)) in earlier_pairs.crashed:
                 rows = self.suite.refused(kernel, case, CRASHED) if whole else ()
                 self.add(row.model_copy(update=_crash(row)) for row in rows)  # type: ignore[misc]
             elif reason is None and not earlier:
@@ -188,7 +192,7 @@ class Session(Generic[PairRow]):
                 refused = self.suite.refused
                 self.add(earlier or refused(kernel, case, reason or ""))  # type: ignore[arg-type]
         jobs, is_huge = self.suite.jobs([self._pair(item) for item in kept])
-        if not whole:  # the run that it belongs to writes what isn't tried
+        if not whole:  # the run that it belongs to writes the other rows
             record.planned = sum(self.suite.rows_of(*self._pair(item)) for item in kept)
         self.progress.begin(None if self.suite.drawn else ran + len(kept), ran)
         if jobs > 1 and whole:
@@ -196,21 +200,23 @@ class Session(Generic[PairRow]):
             if self._failed_before is not None:
                 arguments.append(f"--failed={self._failed_before.record}")
             folder = self.config.invocation_params.dir
-            self.shards = shards.Shards(jobs, is_huge, arguments, folder, self.suite.known())
+            self.shards = shards.Shards(
+                jobs, is_huge, arguments, folder, self.suite.for_processes()
+            )
             kept = []
         session.items[:] = kept
 
     def _list(self, pairs: Sequence[Pair]) -> None:
-        """Print what would run: kernels with their cases' number, and then the cases.
+        """Print the kernels that would run with their number of cases, and then the cases.
 
-        Where cases are drawn while the run goes on, kernels alone.
+        A suite that draws its cases during the run prints its kernels alone.
         """
         output = lasting(sys.stdout)
         if self.suite.drawn:
             listed = count(len(self.suite.kernels), "kernel")
             print(f"{listed}, for each of which cases would be drawn:", file=output)
-            for each in self.suite.kernels:
-                print(f"  {each.op.name} {each.name}", file=output)
+            for kernel in self.suite.kernels:
+                print(f"  {kernel.op.name} {kernel.name}", file=output)
             return
         served = [pair for pair in pairs if self.suite.refusal(*pair) is None]
         kernels = Counter(f"{kernel.op.name} {kernel.name}" for kernel, _ in served)
@@ -227,7 +233,12 @@ class Session(Generic[PairRow]):
     def _begin(
         self, pairs: Sequence[Pair]
     ) -> tuple[RunRecord[PairRow], dict[tuple[str, str], list[AccuracyRow]]]:
-        """Begin the record, and the rows of the run that is gone on with. Raises UsageError."""
+        """Begin the record; return it with the rows of the run that this run continues.
+
+        Raises:
+            pytest.UsageError: the earlier record doesn't belong to this run, or the new record
+                can't be written.
+        """
         suite, options = self.suite, self.options
         suite.machine = describe_machine(
             suite.device,
@@ -252,12 +263,12 @@ class Session(Generic[PairRow]):
             "absent": absent_kernels(options, {case.op for _, case in self.pairs.values()}),
         }
         header |= suite.begin()
-        told = options.resume if isinstance(options, VerdictOptions) else None
+        resume = options.resume if isinstance(options, VerdictOptions) else None
         begun = RunHeader(started_at="", **header)
         whole = suite.share is None
-        done = {} if suite.drawn else earlier_run.done_rows(told, begun, pairs, whole=whole)
-        if suite.drawn and told is not None:
-            suite.earlier = earlier_run.resumed(told, begun)
+        done = {} if suite.drawn else earlier_run.done_rows(resume, begun, pairs, whole=whole)
+        if suite.drawn and resume is not None:
+            suite.earlier = earlier_run.resumed(resume, begun)
         results = Path(options.results)
         try:
             self.record = RunRecord(results, self.started, **header)
@@ -275,7 +286,7 @@ class Session(Generic[PairRow]):
         return typed(self.config, self.suite.name)
 
     def add(self, rows: Iterable[PairRow]) -> None:
-        """Write rows to the record; where one can't be written the run ends."""
+        """Write rows to the record; end the run if a row can't be written."""
         assert self.record is not None
         for row in rows:
             try:
@@ -288,7 +299,7 @@ class Session(Generic[PairRow]):
             self._short += is_short(row) and not self.suite.drawn
 
     def measure(self, kernel: str, case: str, request: pytest.FixtureRequest) -> Sequence[PairRow]:
-        """Run a test: write its rows to the record, and fail where one is wrong and gates."""
+        """Run a test: write its rows to the record, and fail if one is wrong and gates."""
         assert self.record is not None
         note_pair(kernel, case)
         try:
@@ -310,7 +321,7 @@ class Session(Generic[PairRow]):
         return rows
 
     def _lose(self, lost: DeviceLostError) -> NoReturn:
-        """End the run, whose GPU doesn't answer this process any more, after the pair's rows."""
+        """Write the pair's rows and end the run: the GPU doesn't answer this process any more."""
         assert self.record is not None
         self.add(lost.args)
         self.record.interrupted = True
@@ -319,26 +330,27 @@ class Session(Generic[PairRow]):
         pytest.exit(f"{pair}: {row.reason}; the GPU is lost to this process")
 
     def _rows(self, kernel: Kernel, case: Case) -> Sequence[PairRow]:
-        """Return a pair's rows; where the GPU's memory is full they say so, and the run goes on.
+        """Return a pair's rows; refuse the pair if the GPU's memory is full.
 
-        Raises DeviceLostError.
+        Raises:
+            DeviceLostError: this process can't use the GPU any more.
         """
         try:
             return self.suite.measure(kernel, case)
         except NoMemoryError as error:
             reason = str(error)
         except torch.OutOfMemoryError as error:
-            reason = str(NoMemoryError(told_of_memory(error), self.suite.processes))
+            reason = str(NoMemoryError(memory_message(error), self.suite.processes))
         return self.suite.refused(kernel, case, reason)
 
     @pytest.fixture
     def workbench(self) -> Session[PairRow]:
-        """The session that a test belongs to."""
+        """Return the session that a test belongs to."""
         return self
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
-        """Show progress while the tests run; then comes what is measured of all together."""
+        """Show progress while the tests run; then measure all pairs together, and add summaries."""
         if self.record is None:
             return (yield)
         self.suite.prepare([self._pair(item) for item in session.items])
@@ -358,7 +370,7 @@ class Session(Generic[PairRow]):
             return result
 
     def _follow(self, processes: shards.Shards, session: pytest.Session) -> None:
-        """Take the rows of the run's processes as they come, until -x or --maxfail has enough."""
+        """Write the rows of the run's processes as they come, until -x or --maxfail ends it."""
         before, most = self._failed, self.config.option.maxfail or sys.maxsize
         advanced: set[tuple[str, str]] = set()  # a pair is one test, whatever its rows
         try:
@@ -379,7 +391,7 @@ class Session(Generic[PairRow]):
             self.op_failures += processes.op_failures
 
     def _advance(self) -> None:
-        """One more test has ended."""
+        """Count one more test in the progress; end a share whose run is gone."""
         assert self.record is not None
         if self.suite.share is not None and os.getppid() != self._parent:
             pytest.exit("the run that this process belongs to is gone")
@@ -387,7 +399,7 @@ class Session(Generic[PairRow]):
         self.progress.advance(f"{self.failures()}{last}")
 
     def _end_in_time(self, session: pytest.Session) -> bool:
-        """End the run before its next row where it has taken as long as it may."""
+        """End the run before its next row if its time of --max-seconds is over."""
         options = self.options
         most = options.max_seconds if isinstance(options, PlannedOptions) else None
         # A run ends its shares itself.
@@ -400,23 +412,23 @@ class Session(Generic[PairRow]):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        """Leave a row out that comes after the run's time."""
+        """Skip a row after the end of the run's time."""
         return True if self.record is not None and self._end_in_time(item.session) else None
 
     def failures(self) -> str:
-        """What has failed by now; that of baselines apart, since it fails no run."""
+        """Return the number of failed rows so far, with baselines, which fail no run, apart."""
         return f"{self._failed:,} failed" + f", {self._beside:,} of baselines" * bool(self._beside)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str]:
-        """Count each test, with no letter for it: the progress bar and the report say it."""
+        """Count each test without a letter: the progress bar and the report show the results."""
         if hasattr(report, "wasxfail"):
             return "xfailed", "", ""
         counts = report.when == "call" or report.failed
         return report.outcome if counts else "", "", ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Advance the bar; keep what went wrong in the suite itself, to be shown at the end."""
+        """Advance the bar; keep errors of the suite itself for the end."""
         if report.failed and not any(key == "judged" for key, _ in report.user_properties):
             self.errors.append(f"{report.nodeid}\n{report.longreprtext}")
         if report.when == "teardown":
@@ -424,9 +436,9 @@ class Session(Generic[PairRow]):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Keep and report what there is at Ctrl-C, with a traceback only if --full-trace asks.
+        """Keep and report the rows at Ctrl-C, with a traceback only for --full-trace.
 
-        pytest renders all frames of the interrupt before it leaves them out, which takes seconds,
+        pytest renders all frames of the interrupt before it leaves them out. That takes seconds,
         and fails at a frame without a line.
         """
         if self.record is not None:
@@ -459,7 +471,7 @@ class Session(Generic[PairRow]):
         session.exitstatus = exitstatus if interrupted else in_pytest(status)
         self.suite.close()
         console = report_console()
-        # Of a share the run that it belongs to reports; --json is a report of its own.
+        # The run that a share belongs to prints the report; --json is a report of its own.
         if self.suite.share is None and not self.options.json:
             console.print()
             print_report(read(self.record.path), console, details=self.options.details)
@@ -477,10 +489,13 @@ class Session(Generic[PairRow]):
     ) -> ExitStatus:
         """Write the last line and return the run's exit status.
 
-        stopped: the option that ended the run early, None where none did.
+        Args:
+            record: the record.
+            stopped: why the run ended early, or None.
+            suite_failed: pytest had an internal error.
         """
         whole = self.suite.share is None
-        # A share of nothing but pairs that are refused, or that an earlier run has, is done.
+        # A share whose pairs are all refused, or all in an earlier run, is done.
         anything = not whole or any(map(self.suite.counts, record.rows))
         failed = self.also_failed or self._failed > 0
         if whole:
@@ -510,9 +525,9 @@ class Session(Generic[PairRow]):
         return status
 
     def _again(self, path: Path) -> str:
-        """What goes on with this run: its rows are those of the record that --lf went by."""
-        given = {"--resume": True, "--lf": False, "--last-failed": False}
-        own = without(self._typed(), given)
+        """Return the command that continues this run, with the record that --lf used."""
+        replaced = {"--resume": True, "--lf": False, "--last-failed": False}
+        own = without(self._typed(), replaced)
         options, by = self.options, []
         named = isinstance(options, PlannedOptions) and options.failed is not None
         if self._failed_before is not None and not named:
@@ -526,7 +541,7 @@ def _names(pair: Pair) -> tuple[str, str]:
 
 
 def _crash(row: PairRow) -> dict[str, str]:
-    """What a pair that ended its process has in its row, beside what a refused one has."""
+    """Return the fields that differ between a refused pair and one that ended its process."""
     rule = {"rule": "process ended"} if isinstance(row, AccuracyRow) else {}
     return {"status": "failed"} | rule
 

@@ -1,12 +1,13 @@
-"""A run spread over processes: each tries its share of the cases, and one writes the record.
+"""Spread a run over processes: each tries its share of the cases, and one writes the record.
 
 On a CPU the interpreter uses one core; on a GPU most of a run's time is Triton's compiler, which
-uses one core too. A share is made of whole cases, so that a case's truth is computed once; on a
-GPU, of whole families that need the same compiled kernels, and on a CPU of families that need the
-same graph of a reference. Cases whose truth takes most of a card's
-memory are a last share, which has the card to itself.
-A process of a run is pytest with the same arguments and `--shard`; its rows are taken from its own
-record as they come, and one that dies takes its share with it and nothing else.
+uses one core too. A share has whole cases, so that a case's truth is computed once. On a GPU it has
+whole families that need the same compiled kernels, on a CPU families that need the same graph of a
+reference. Cases whose truth takes most of a card's memory form a last share, which has the card to
+itself.
+
+A process of a run is pytest with the same arguments and `--shard`. Its rows are read from its own
+record as they come; if it dies, its own share is lost alone.
 """
 
 from __future__ import annotations
@@ -29,29 +30,35 @@ from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.record import AccuracyRow, FindRow, Line, RunEnd
 from kernel_workbench.suites.run.user_cases import TIMES_ITS_BYTES
 
-# Names a file that is to hold the record's path: who started the run can then see that it ended,
-# which a status of 0 doesn't show where a candidate ends the process itself.
+# The variable names a file for the record's path: `fleet` reads there that the run ended, because a
+# candidate can end the process with status 0.
 RECORD_NOTE = "WORKBENCH_RECORD_NOTE"
 FEWEST_PAIRS = 150  # below this one process is done before a second one has started
-# What a process of a run costs on a CPU beside its cases, in seconds as `weight_of` counts them:
+# The cost of a process of a run on a CPU beside its cases, in seconds as `weight_of` counts them:
 # its judge, its server of workers and a user's process import torch, in 5 s, and small cases take
 # two thirds of their weights.
 _START_S = 7.5
-MOST_ON_GPU = 12  # of one driver, which they wait for
+MOST_ON_GPU = 12  # processes, which wait for one driver
 # Contexts of CUDA that a process of a run has on the card, in its judge, its worker and its user's
 # process, at about half a GiB.
 _CONTEXTS_BYTES = 3 * 2**29
 _HUGE_BYTES = 2**31
-_FAMILIES = 8  # that a process has at least, before they are taken apart
+_FAMILIES = 8  # families of a process on average, below which large ones are split
 _POLL_S = 0.1
 _LINE: TypeAdapter[Line] = TypeAdapter(Line)
 
 
 def default_jobs(device: str, pairs: int, seconds: float | None = None) -> int:
-    """Return how many processes a run of so many pairs is spread over.
+    """Return the number of processes for a run.
 
-    seconds: what the pairs take one process of a CPU, if that is known. It isn't spread where more
-    processes would save less than they take to start.
+    Args:
+        device: "cpu" or "cuda".
+        pairs: the number of pairs.
+        seconds: the estimated time of the pairs in one process on a CPU, or None. A run stays in
+            one process if more would save less time than their start takes.
+
+    >>> default_jobs("cuda", 20)
+    1
     """
     if pairs < FEWEST_PAIRS:
         return 1
@@ -63,14 +70,22 @@ def default_jobs(device: str, pairs: int, seconds: float | None = None) -> int:
 
 
 def memory_of(case: Case) -> int:
-    """Return about how many bytes a case takes of a card, with its truth and bounds."""
+    """Estimate the bytes of a card that a case takes, with its truth and bounds."""
     return TIMES_ITS_BYTES * OPS[case.op].bytes(case)
 
 
 def fitting_jobs(needed: Iterable[int], free: int) -> int:
-    """Return how many processes fit side by side into the free bytes of a card, at least 1.
+    """Return the number of processes that fit side by side into the free bytes of a card.
 
-    needed: bytes of each case. They fit where as many of the largest cases do at one time.
+    Args:
+        needed: the bytes of each case. n processes fit if the n largest cases fit together.
+        free: the free bytes.
+
+    Returns:
+        The number, at least 1 and at most 12.
+
+    >>> fitting_jobs([2**30, 2**30, 2**20], free=2**33)
+    3
     """
     total, largest = 0, sorted(needed, reverse=True)
     for count in range(MOST_ON_GPU):
@@ -81,16 +96,20 @@ def fitting_jobs(needed: Iterable[int], free: int) -> int:
 
 
 def most_jobs(cases: Sequence[Case], device: str) -> int:
-    """The most processes of which each has a case to try; the huge cases' aside."""
+    """Return the largest number of processes that all have a case to try, without huge cases."""
     if device == "cpu":
         return len(cases)
     return len({_family(case, device) for case in cases if not is_huge(case, device)})
 
 
 def share_of(cases: Sequence[Case], number: int, count: int, device: str) -> frozenset[str]:
-    """The ids of the cases that share `number` of `count` tries: about equal work, all covered.
+    """Return the ids of the cases of one share; all shares have about equal work.
 
-    Share `count`, the one after the last, has the huge cases of a GPU.
+    Args:
+        cases: all cases of the run.
+        number: the share's number; `count` itself means the share of the huge cases of a GPU.
+        count: the number of other shares.
+        device: "cpu" or "cuda".
     """
     huge = {case.id() for case in cases if is_huge(case, device)}
     if number == count:
@@ -106,19 +125,19 @@ def share_of(cases: Sequence[Case], number: int, count: int, device: str) -> fro
     ]
     if device == "cpu":  # a graph is made in a second: no process waits for another's
         most = sum(weight for weight, _ in weighed) / (_FAMILIES * count)
-        large = [case for weight, each in weighed if weight > most for case in each]
+        large = [case for weight, family in weighed if weight > most for case in family]
         weighed = [pair for pair in weighed if pair[0] <= most]
         weighed += [(weight_of(case, device), [case]) for case in large]
-    for weight, each in sorted(weighed, key=lambda pair: -pair[0]):
+    for weight, family in sorted(weighed, key=lambda pair: -pair[0]):
         least = loads.index(min(loads))
         loads[least] += weight
         if least == number:
-            mine.update(case.id() for case in each)
+            mine.update(case.id() for case in family)
     return frozenset(mine)
 
 
 def is_huge(case: Case, device: str) -> bool:
-    """Whether the case is to be tried with nothing else on the GPU."""
+    """Return True if the case has to be tried alone on the GPU."""
     return device != "cpu" and OPS[case.op].bytes(case) > _HUGE_BYTES
 
 
@@ -134,30 +153,30 @@ def _family(case: Case, device: str) -> object:
 
 
 def weight_of(case: Case, device: str) -> float:
-    """About how many seconds a case takes, to be compared with another's alone."""
+    """Estimate the seconds that a case takes, for comparisons between cases alone."""
     flops = OPS[case.op].flops(case)
     return 0.05 + flops * (4e-8 if device == "cpu" else 1e-12)
 
 
 @dataclass(slots=True)
 class _Process:
-    """One process of a run, its folder, and how much of its record has been taken."""
+    """One process of a run, its folder, and the number of bytes read of its record."""
 
     number: int
     folder: Path
     process: subprocess.Popen[bytes]
-    taken: int = 0
+    read_bytes: int = 0
     ended: RunEnd | None = None
 
     def rows(self) -> Iterator[AccuracyRow | FindRow]:
-        """The rows written since the last call, all of pairs that were tried."""
+        """Yield the rows of tried pairs that were written since the last call."""
         for record in self.folder.glob("*.jsonl"):
             with record.open("rb") as file:
-                file.seek(self.taken)
+                file.seek(self.read_bytes)
                 for line in file:
                     if not line.endswith(b"\n"):
                         break
-                    self.taken += len(line)
+                    self.read_bytes += len(line)
                     read = _LINE.validate_json(line)
                     if isinstance(read, RunEnd):
                         self.ended = read
@@ -166,21 +185,21 @@ class _Process:
 
     @property
     def op_failures(self) -> tuple[str, ...]:
-        """Sentences about ops of a user's file that failed on cases of this process."""
+        """Return sentences about ops of a user's file that failed on cases of this process."""
         return () if self.ended is None else self.ended.problems
 
     def problem(self, failures: int) -> str | None:
-        """Return what went wrong with the process itself; None where its rows say all there is."""
+        """Return a message if the process itself failed; None if its rows explain its status."""
         if self.ended is not None and self.ended.exit_status == ExitStatus.USAGE:
             return None
         if self.ended is not None and not self.ended.interrupted:
             status = self.ended.exit_status
-            if status == 0 or (status == 1 and failures):  # more than that tells of pytest itself
+            if status == 0 or (status == 1 and failures):  # other statuses come from pytest itself
                 return None
         output = (self.folder / "output").read_text(errors="replace").strip()
-        said = "\n".join(output.splitlines()[-30:])
+        last_lines = "\n".join(output.splitlines()[-30:])
         code = self.process.returncode
-        return f"share {self.number} of the run ended early, with status {code}:\n{said}"
+        return f"share {self.number} of the run ended early, with status {code}:\n{last_lines}"
 
 
 @dataclass(slots=True)
@@ -188,10 +207,10 @@ class Shards:
     """The processes of a run; iterate over `rows`, then read `problems` and `op_failures`."""
 
     count: int
-    huge: bool  # whether there are cases to be tried alone, after the others
+    huge: bool  # there are cases to be tried alone, after the others
     arguments: Sequence[str]
     cwd: Path
-    known: str = ""  # what they needn't find out again
+    for_processes: str = ""  # the text of --known for each process
     problems: list[str] = field(default_factory=list)
     op_failures: list[str] = field(default_factory=list)
     _processes: list[_Process] = field(default_factory=list)
@@ -199,23 +218,23 @@ class Shards:
     def rows(self) -> Generator[AccuracyRow | FindRow, None, None]:
         """Start the processes and yield each row as it is written, until all have ended.
 
-        Ctrl-C ends them: what they have by then is yielded before KeyboardInterrupt is raised.
+        Ctrl-C ends the processes: their rows are yielded before KeyboardInterrupt is raised.
         """
         with tempfile.TemporaryDirectory(prefix="workbench-shards-") as folder:
             failures = dict.fromkeys(range(self.count + 1), 0)
-            (Path(folder) / "known").write_text(self.known)
+            (Path(folder) / "known").write_text(self.for_processes)
             phases = [range(self.count)] + [range(self.count, self.count + 1)] * self.huge
             try:
                 for phase in phases:
                     for number in phase:
                         self._processes.append(self._start(number, Path(folder)))
-                    while any(each.process.poll() is None for each in self._processes):
+                    while any(process.process.poll() is None for process in self._processes):
                         yield from self._written(failures)
                         time.sleep(_POLL_S)
                     yield from self._written(failures)
-                found = (each.problem(failures[each.number]) for each in self._processes)
-                self.problems += [each for each in found if each is not None]
                 for process in self._processes:
+                    problem = process.problem(failures[process.number])
+                    self.problems += [] if problem is None else [problem]
                     self.op_failures += process.op_failures
             except KeyboardInterrupt:
                 self._stop()
@@ -230,7 +249,7 @@ class Shards:
         environment = {name: value for name, value in os.environ.items() if name != RECORD_NOTE}
         command = [sys.executable, "-m", "pytest", *self.arguments]
         command += ["--jobs=1", f"--shard={number}/{self.count}", f"--results={own}"]
-        command += [f"--known={folder / 'known'}"] * bool(self.known)
+        command += [f"--known={folder / 'known'}"] * bool(self.for_processes)
         with (own / "output").open("wb") as output:
             process = subprocess.Popen(
                 command,
@@ -250,7 +269,7 @@ class Shards:
                 yield row
 
     def _stop(self) -> None:
-        """End what still runs, at once: its rows are taken, and its own record is temporary."""
+        """Kill the processes that still run: their rows are read, their records are temporary."""
         for process in self._processes:
             if process.process.poll() is None:
                 process.process.kill()

@@ -1,4 +1,4 @@
-"""What a suite says to the session that runs it; session.py has all that suites do alike."""
+"""The interface between a suite and the session that runs it; session.py has the shared parts."""
 
 from __future__ import annotations
 
@@ -35,49 +35,49 @@ PairRow = TypeVar("PairRow", bound=AccuracyRow | BenchRow | ProfileRow)
 
 
 class DeviceLostError(RuntimeError):
-    """A candidate left the GPU unusable for the judge too. Its arguments: the rows of the pair."""
+    """A candidate left the GPU unusable for the judge too; the pair's rows are the arguments."""
 
 
 class NoMemoryError(RuntimeError):
-    """The GPU has too little memory for a pair, which says nothing of the kernel: a sentence."""
+    """The GPU has too little memory for a pair, which is no verdict on the kernel."""
 
-    def __init__(self, told: str, processes: int) -> None:
+    def __init__(self, message: str, processes: int) -> None:
         beside = f" beside {processes - 1} other processes of this run" if processes > 1 else ""
         if processes == 2:
             beside = " beside another process of this run"
         again = "; run it again with --jobs 1" if processes > 1 else ""
-        super().__init__(f"{_SHORT} for this case{beside} ({told}){again}")
+        super().__init__(f"{_SHORT} for this case{beside} ({message}){again}")
 
 
 _SHORT = "incomplete: the GPU has too little memory"
-_LONGEST_REPORT = 300  # characters of what PyTorch says when it finds no memory
+_LONGEST_MESSAGE = 300  # characters of PyTorch's message
 
 
-def told_of_memory(error: torch.OutOfMemoryError) -> str:
-    """Return what PyTorch says on one line, and let go of the tensors in the error's frames."""
+def memory_message(error: torch.OutOfMemoryError) -> str:
+    """Return PyTorch's message on one line, and free the tensors in the error's frames."""
     traceback.clear_frames(error.__traceback__)
-    return " ".join(str(error).split())[:_LONGEST_REPORT]
+    return " ".join(str(error).split())[:_LONGEST_MESSAGE]
 
 
 def is_short(row: object) -> bool:
-    """Return whether a row says that the GPU had no memory for it."""
+    """Return True if a row says that the GPU had too little memory for it."""
     return (getattr(row, "reason", None) or "").startswith(_SHORT)
 
 
 class Suite(Generic[PairRow]):
-    """A suite on a device, as its options ask for it.
+    """A suite on a device, with its options.
 
-    Made before anything is checked that may fail; `close` is called from then on, whatever comes.
+    The session calls `close` at the end, whatever failed after the suite was created.
 
     takes      the class of its options
-    sm         what domains are asked about
-    kernels    those of the pairs
-    share      the cases of this process, where another one of the same run started it
-    machine    set before `begin`
-    record_path    set after it
-    processes  how many processes of this run share the GPU
-    drawn      what is tried is drawn while the run goes on, so that nothing is planned
-    earlier    the record of a drawn run that is gone on with
+    sm         the GPU generation that domains are asked about
+    kernels    the kernels of the pairs
+    share      the cases of this process, if it is a process of a larger run; else None
+    machine    the record's environment, which is set before `begin`
+    record_path    the record's path, which is set after `begin`
+    processes  the number of processes of this run that share the GPU
+    drawn      the suite draws its cases during the run, so that it plans no rows
+    earlier    the record that a drawn run continues
     """
 
     name: ClassVar[str]
@@ -106,83 +106,87 @@ class Suite(Generic[PairRow]):
             _refuse_on_gpu(options, self.sm)
 
     def plan(self) -> Sequence[Pair]:
-        """Kernels and cases, case by case: a case's truth is computed once. Raises UsageError."""
+        """Return the pairs, case by case, so that a case's truth is computed once.
+
+        Raises:
+            pytest.UsageError: the options select nothing, or something that doesn't exist.
+        """
         raise NotImplementedError
 
     def rows_of(self, kernel: Kernel, case: Case) -> int:
-        """How many rows a pair has."""
+        """Return the number of rows of a pair."""
         del kernel, case
         return 1
 
     def begin(self) -> dict[str, Any]:
-        """What the record's header has of this suite alone. Raises UsageError."""
+        """Return the fields of the record's header that this suite adds. Raises UsageError."""
         return {}
 
     def refusal(self, kernel: Kernel, case: Case) -> str | None:
-        """Why the pair isn't tried; None where it is."""
+        """Return why the pair isn't tried; None if it is."""
         raise NotImplementedError
 
     def refused(self, kernel: Kernel, case: Case, reason: str) -> Sequence[PairRow]:
-        """The rows of a pair that isn't."""
+        """Return the rows of a pair that isn't tried."""
         raise NotImplementedError
 
     def jobs(self, kept: Sequence[Pair]) -> tuple[int, bool]:
-        """Processes that share what is tried, and whether part of it is tried alone afterwards."""
+        """Return the number of processes, and True if some cases are tried alone afterwards."""
         del kept
         return 1, False
 
-    def known(self) -> str:
-        """What a process of the same run needn't find out again; it reads it by --known."""
+    def for_processes(self) -> str:
+        """Return results that the run's other processes read with --known."""
         return ""
 
     def prepare(self, kept: Sequence[Pair]) -> None:
-        """What comes once before the first pair."""
+        """Do the suite's work before the first pair."""
 
     def measure(self, kernel: Kernel, case: Case) -> Sequence[PairRow]:
         """Try a pair. Raises DeviceLostError."""
         raise NotImplementedError
 
     def finish(self, progress: Progress) -> Iterator[PairRow]:
-        """The rows of what is measured together, after each pair was tried.
+        """Yield the rows of pairs that are measured together, after each pair was tried.
 
-        On Ctrl-C those that there are, and then KeyboardInterrupt.
+        Ctrl-C yields the rows so far, and then raises KeyboardInterrupt.
         """
         del progress
         return iter(())
 
     def summary(self, rows: Sequence[Row]) -> Iterator[Row]:
-        """Rows about all rows of the run, which come last; after Ctrl-C too."""
+        """Yield the last rows, which summarise all others; Ctrl-C doesn't skip them."""
         del rows
         return iter(())
 
     def wrong(self, row: PairRow) -> str | None:
-        """What is wrong with a row; it fails the run where the row gates."""
+        """Return what is wrong with a row, or None; a wrong row that gates fails the run."""
         raise NotImplementedError
 
     def counts(self, row: PairRow) -> bool:
-        """Whether the row is what the run is for: without any it fails."""
+        """Return True if the row is a result; a run without any result isn't complete."""
         raise NotImplementedError
 
     def fails(self, kernels: Sequence[KernelInfo], rows: Sequence[PairRow]) -> bool:
-        """Whether more than a wrong row fails the run."""
+        """Return True if something beside a wrong row fails the run."""
         del kernels, rows
         return False
 
     def close(self) -> None:
-        """End what the suite started."""
+        """End the suite's processes."""
 
 
 def _refuse_on_gpu(options: CallingOptions, sm: int) -> None:
     """Raise UsageError for an option that means something on a CPU alone."""
     if isinstance(options, DomainOptions) and options.sm not in (DEFAULT_SM, sm):
         raise pytest.UsageError(
-            f"--sm {options.sm}: on a GPU domains are asked about its own, which is {sm}; leave it "
-            "out, or add --device cpu"
+            f"--sm {options.sm}: this GPU's generation is {sm}, which a run on it has to use; "
+            "leave --sm out, or add --device cpu"
         )
     if isinstance(options, VerdictOptions) and options.no_strict:
         raise pytest.UsageError(
-            "--no-strict: it is about the interpreter, which a GPU doesn't use; leave it out, or "
-            "add --device cpu"
+            "--no-strict: it changes the interpreter, which a run on a GPU doesn't use; leave it "
+            "out, or add --device cpu"
         )
 
 

@@ -1,11 +1,11 @@
-"""A user's own cases: files of `--cases`, a JSON object a line, each held to what its op allows.
+"""Read a user's own cases from the files of `--cases`, one JSON object a line.
 
     {"op": "layer_norm_backward", "sizes": {"m": 4096, "n": 8192}, "dtype": "bfloat16"}
 
-A record of search is such a file, too; its cases are those that broke a kernel.
+A record of search is such a file, too; its cases are the ones that broke a kernel.
 
 A line may also have weight (how often a model makes the call), weight_dtype, options, layout (by
-its name in the op's own cases), distribution and seed. Every wrong line is told of, up to ten.
+its name in the op's own cases), distribution and seed. The error names every wrong line, up to ten.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from kernel_workbench.suites.run.option_table import JudgedOptions
 DTYPES = ("float32", "float16", "bfloat16")
 _MOST_BYTES_OF_A_LINE = 2**16
 _MOST_BYTES_OF_A_FILE = 2**26
-_MOST_TOLD = 10
+_MOST_MESSAGES = 10
 _LARGEST_SIZE = 2**31 - 1
-_LARGEST_GPU_BYTES = 2**38  # more than one has: a file for a GPU still reads where there is none
-TIMES_ITS_BYTES = 10  # what a case takes with its truth and bounds in float64
+_LARGEST_GPU_BYTES = 2**38  # more than any GPU has: a machine without one reads a GPU's file too
+TIMES_ITS_BYTES = 10  # a case with its truth and bounds in float64 takes this multiple
 _QUOTED = 80
 
 Name = Annotated[str, Field(max_length=200)]
 
 
 class CasesError(Exception):
-    """What is wrong with the files, a sentence for each line that can't be used."""
+    """Files of cases are wrong; the message has a sentence for each wrong line."""
 
 
-class _Line(BaseModel):
-    """A line, as far as it can be checked without knowing its op."""
+class _CaseLine(BaseModel):
+    """A line, with the checks that don't depend on its op."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -63,9 +63,14 @@ class _Line(BaseModel):
 
 
 def user_cases(options: JudgedOptions, device: torch.device) -> tuple[Case, ...] | None:
-    """The cases of --cases' files, in their order; None where there are no files.
+    """Return the cases of the files of --cases, in their order; None without files.
 
-    Raises pytest.UsageError, which names each line that is wrong, up to ten.
+    Args:
+        options: the options.
+        device: the device, whose memory each case has to fit.
+
+    Raises:
+        pytest.UsageError: a line is wrong; the message names each wrong line, up to ten.
     """
     files = _files(options)
     if not files:
@@ -84,21 +89,26 @@ def _files(options: JudgedOptions) -> tuple[Path, ...]:
 
 
 def read_cases(files: Sequence[Path], most_bytes: int) -> tuple[Case, ...]:
-    """The cases of several files; most_bytes: of memory, which a case has to fit into.
+    """Read the cases of several files.
 
-    Raises CasesError, with a sentence for each wrong line.
+    Args:
+        files: JSON lines, or records of search.
+        most_bytes: the memory that each case has to fit.
+
+    Raises:
+        CasesError: a line is wrong; the message has a sentence for each wrong line, up to ten.
     """
     cases: dict[str, Case] = {}
     lines: dict[str, str] = {}
     wrong: list[str] = []
     for file in files:
-        if (found := _finds(file)) is not None:
-            cases |= {case.id(): case for case in found}
+        if (shrunk := _finds(file)) is not None:
+            cases |= {case.id(): case for case in shrunk}
             continue
         written = [(number, line) for number, line in enumerate(_lines(file), 1) if line.strip()]
         if not written:
             raise CasesError(
-                f"--cases {shown(file)}: there is no case in it; write one JSON object a line"
+                f"--cases {shown(file)}: the file has no case; write one JSON object a line"
             )
         for number, line in written:
             where = f"{shown(file)}, line {number}"
@@ -115,27 +125,31 @@ def read_cases(files: Sequence[Path], most_bytes: int) -> tuple[Case, ...]:
                 )
             cases[case.id()] = case
     if wrong:
-        more = len(wrong) - _MOST_TOLD
-        told = wrong[:_MOST_TOLD] + ([f"and {more:,} more lines"] if more > 0 else [])
-        raise CasesError("\n".join(told))
+        more = len(wrong) - _MOST_MESSAGES
+        messages = wrong[:_MOST_MESSAGES] + ([f"and {more:,} more lines"] if more > 0 else [])
+        raise CasesError("\n".join(messages))
     return tuple(cases.values())
 
 
 def _finds(file: Path) -> list[Case] | None:
-    """The shrunk cases of a record of `search`; None where the file is no record."""
+    """Return the shrunk cases of a record of `search`; None if the file is no record.
+
+    Raises:
+        CasesError: the record can't be read, or has no finds.
+    """
     try:
         with file.expanduser().open("rb") as opened:
             if not opened.read(20).startswith(b'{"kind":"run"'):
                 return None
         finds = read(file.expanduser()).finds
     except (OSError, ValueError, RuntimeError):
-        return None  # said by whoever reads it as cases
+        return None  # the reader of JSON lines raises the error
     except RecordError as error:
         raise CasesError(f"--cases {error}") from error
     if not finds:
         raise CasesError(
-            f"--cases {shown(file)}: a record in which nothing was found; give one of search that "
-            "found something, or a file of JSON lines"
+            f"--cases {shown(file)}: this record has no finds; give a record of search with finds, "
+            "or a file of JSON lines"
         )
     named = (case_named(OPS[find.op], find.case.id) for find in finds if find.op in OPS)
     return [replace(case, why="found by a search") for case in named if case is not None]
@@ -149,8 +163,8 @@ def _lines(file: Path) -> list[bytes]:
             raise CasesError(f"--cases {shown(file)}: {why}; give a file of JSON lines")
         if path.stat().st_size > _MOST_BYTES_OF_A_FILE:
             raise CasesError(
-                f"--cases {shown(file)}: larger than {_MOST_BYTES_OF_A_FILE >> 20} MiB, so no file "
-                "of cases; give a file of JSON lines"
+                f"--cases {shown(file)}: it is larger than {_MOST_BYTES_OF_A_FILE >> 20} MiB; give "
+                "a file of JSON lines"
             )
         data = path.read_bytes()
     except (OSError, ValueError, RuntimeError) as error:  # a NUL in the name; nobody's ~home
@@ -161,41 +175,41 @@ def _lines(file: Path) -> list[bytes]:
 
 
 def _case(line: bytes, most_bytes: int, why: str) -> Case:
-    """The case that a line describes. Raises CasesError with what is wrong, what to do."""
-    said = _parsed(line)
-    op = OPS.get(said.op)
+    """Return the case that a line describes; raise CasesError with the mistake and its remedy."""
+    parsed = _parsed(line)
+    op = OPS.get(parsed.op)
     if op is None:
-        raise CasesError(f"there is no op {_quoted(said.op)}; {hint(said.op, OPS)}")
+        raise CasesError(f"there is no op {_quoted(parsed.op)}; {hint(parsed.op, OPS)}")
     if op.allowed is None:
-        raise CasesError(f"{op.name} takes no cases but its own; leave the line out")
-    sizes = _sizes(said, op.allowed)
-    for name in (said.dtype, said.weight_dtype):
+        raise CasesError(f"{op.name} accepts its own cases alone; leave the line out")
+    sizes = _sizes(parsed, op.allowed)
+    for name in (parsed.dtype, parsed.weight_dtype):
         if name is not None and name not in DTYPES:
             raise CasesError(f"there is no dtype {_quoted(name)} here; {hint(name, DTYPES)}")
-    if said.weight_dtype is not None and "weight" not in op.arguments:
+    if parsed.weight_dtype is not None and "weight" not in op.arguments:
         raise CasesError(f"{op.name} has no weight; leave weight_dtype out")
-    _options(said, op)
-    layout = layout_named(op, said.layout)
+    _options(parsed, op)
+    layout = layout_named(op, parsed.layout)
     if layout is None:
-        near = _near(said.layout, op.allowed.layouts)
-        raise CasesError(f"{op.name} has no layout {_quoted(said.layout)}; {near}")
-    if said.distribution not in op.allowed.distributions:
+        near = _near(parsed.layout, op.allowed.layouts)
+        raise CasesError(f"{op.name} has no layout {_quoted(parsed.layout)}; {near}")
+    if parsed.distribution not in op.allowed.distributions:
         raise CasesError(
-            f"{op.name} has no distribution {_quoted(said.distribution)}; "
-            f"{hint(said.distribution, op.allowed.distributions)}"
+            f"{op.name} has no distribution {_quoted(parsed.distribution)}; "
+            f"{hint(parsed.distribution, op.allowed.distributions)}"
         )
-    dtype = getattr(torch, said.dtype)
+    dtype = getattr(torch, parsed.dtype)
     case = Case(
         op=op.name,
         sizes=sizes,
         dtype=dtype,
-        weight_dtype=getattr(torch, said.weight_dtype or said.dtype),
+        weight_dtype=getattr(torch, parsed.weight_dtype or parsed.dtype),
         layout=layout,
-        distribution=said.distribution,
-        options=frozenset(said.options) | op.allowed.implied(dict(sizes)),
-        seed=said.seed,
+        distribution=parsed.distribution,
+        options=frozenset(parsed.options) | op.allowed.implied(dict(sizes)),
+        seed=parsed.seed,
         why=why,
-        weight=said.weight,
+        weight=parsed.weight,
     )
     problem = objection(op, case) or too_large(op, case, most_bytes)
     if problem is not None:
@@ -203,10 +217,11 @@ def _case(line: bytes, most_bytes: int, why: str) -> Case:
     return case
 
 
-def _parsed(line: bytes) -> _Line:
+def _parsed(line: bytes) -> _CaseLine:
     if len(line) > _MOST_BYTES_OF_A_LINE:
         raise CasesError(
-            f"{len(line):,} bytes long, and a case takes a few hundred; is it one object a line?"
+            f"the line has {len(line):,} bytes, and a case has a few hundred; write one object a "
+            "line"
         )
     try:
         text = line.decode()
@@ -223,10 +238,10 @@ def _parsed(line: bytes) -> _Line:
     except (ValueError, RecursionError) as error:  # digits by the thousand, brackets likewise
         raise CasesError(f"not JSON that can be read ({str(error)[:_QUOTED]})") from error
     try:
-        return _Line.model_validate_json(text)
+        return _CaseLine.model_validate_json(text)
     except ValidationError as error:
-        first, *others = error.errors(include_url=False, include_context=False)
-        more = f" (and {len(others):,} more mistakes)" if others else ""
+        first, *further = error.errors(include_url=False, include_context=False)
+        more = f" (and {len(further):,} more mistakes)" if further else ""
         raise CasesError(f"{_mistake(first['type'], first['loc'], first)}{more}") from error
 
 
@@ -235,66 +250,74 @@ def _once(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     if len(result) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise CasesError(f"{_quoted(twice)} is there twice; leave one of them out")
+        raise CasesError(f"the key {_quoted(twice)} occurs twice; leave one of them out")
     return result
 
 
 def _mistake(kind: str, place: tuple[int | str, ...], error: object) -> str:
-    """What pydantic found, in words."""
+    """Return pydantic's error in words."""
     assert isinstance(error, dict)
     name = shown(".".join(map(str, place)))[:_QUOTED] or "the line"
     if kind == "missing":
         return f"{name} is missing; every case has op, sizes and dtype"
     if kind == "extra_forbidden":
-        return f"there is no key {_quoted(place[-1])}; {hint(str(place[-1]), _Line.model_fields)}"
+        return (
+            f"there is no key {_quoted(place[-1])}; {hint(str(place[-1]), _CaseLine.model_fields)}"
+        )
     message = str(error["msg"])
     return f"{name}: {message[:1].lower()}{message[1:]}, got {_quoted(error['input'])}"
 
 
-def _sizes(said: _Line, allowed: Allowed) -> tuple[tuple[str, int], ...]:
-    known = (*allowed.sizes, *allowed.option_sizes)
-    for name, size in said.sizes.items():
-        if name not in known:
-            raise CasesError(f"{said.op} has no size {_quoted(name)}; {hint(name, known)}")
+def _sizes(parsed: _CaseLine, allowed: Allowed) -> tuple[tuple[str, int], ...]:
+    names = (*allowed.sizes, *allowed.option_sizes)
+    for name, size in parsed.sizes.items():
+        if name not in names:
+            raise CasesError(f"{parsed.op} has no size {_quoted(name)}; {hint(name, names)}")
         if not 0 <= size <= _LARGEST_SIZE:
             raise CasesError(
                 f"{name} is {_quoted(size)}; give a whole number from 0 to {_LARGEST_SIZE:,}"
             )
-    missing = [name for name in allowed.sizes if name not in said.sizes]
+    missing = [name for name in allowed.sizes if name not in parsed.sizes]
     if missing:
-        raise CasesError(f"the sizes lack {', '.join(missing)}; {said.op} needs each of them")
-    return tuple((name, said.sizes[name]) for name in known if name in said.sizes)
+        raise CasesError(f"the sizes lack {', '.join(missing)}; {parsed.op} needs each of them")
+    return tuple((name, parsed.sizes[name]) for name in names if name in parsed.sizes)
 
 
-def _options(said: _Line, op: Op) -> None:
-    for option in said.options:
+def _options(parsed: _CaseLine, op: Op) -> None:
+    for option in parsed.options:
         if option not in op.options:
-            known = hint(option, op.options) if op.options else "it has none"
-            raise CasesError(f"{op.name} has no option {_quoted(option)}; {known}")
-        if said.options.count(option) > 1:
-            raise CasesError(f"the option {option} is there twice; leave one of them out")
+            remedy = hint(option, op.options) if op.options else "it has none"
+            raise CasesError(f"{op.name} has no option {_quoted(option)}; {remedy}")
+        if parsed.options.count(option) > 1:
+            raise CasesError(f"the option {option} occurs twice; leave one of them out")
 
 
 def _near(word: str, names: Iterable[str]) -> str:
-    """A hint, of names that are too many to be listed."""
+    """Return a hint for a word whose alternatives are too many to list."""
     close = difflib.get_close_matches(word, sorted(names), n=1)
     return f"did you mean {close[0]}?" if close else "leave it out for contiguous tensors"
 
 
 def too_large(op: Op, case: Case, most_bytes: int) -> str | None:
-    """Why the case can't be tried: its tensors, or their truth, take more memory than there is."""
-    taken = 0
-    for each in op.geometry(case).values():
-        steps = zip(each.shape, each.strides, strict=True)
+    """Return a sentence if the case's tensors, or their truth, don't fit the memory; else None.
+
+    Args:
+        op: the case's op.
+        case: the case.
+        most_bytes: the memory.
+    """
+    tensors = 0
+    for form in op.geometry(case).values():
+        steps = zip(form.shape, form.strides, strict=True)
         reached = 1 + sum((size - 1) * stride for size, stride in steps)
-        taken += max(reached if math.prod(each.shape) else 0, 0) * each.dtype.itemsize
-    taken += sum(form.nbytes for form in op.forms(case).values())
-    needed = max(taken, TIMES_ITS_BYTES * op.bytes(case))
+        tensors += max(reached if math.prod(form.shape) else 0, 0) * form.dtype.itemsize
+    tensors += sum(form.nbytes for form in op.forms(case).values())
+    needed = max(tensors, TIMES_ITS_BYTES * op.bytes(case))
     if needed <= most_bytes:
         return None
     return (
-        f"its tensors and their truth in float64 take about {needed / 2**30:,.0f} GiB, and there "
-        f"are {most_bytes / 2**30:,.0f}; make a size smaller"
+        f"its tensors and their truth in float64 take about {needed / 2**30:,.0f} GiB, and the "
+        f"memory is {most_bytes / 2**30:,.0f} GiB; make a size smaller"
     )
 
 

@@ -55,7 +55,7 @@ def is_fatal(message: str) -> bool:
     return any(words in message for words in _FATAL)
 
 
-def held(value: float, dtype: torch.dtype) -> float:
+def stored(value: float, dtype: torch.dtype) -> float:
     """Return a fill value as the dtype stores it: fp8 cannot store the sentinel.
 
     Args:
@@ -64,6 +64,9 @@ def held(value: float, dtype: torch.dtype) -> float:
 
     Returns:
         The value, or the lowest number of the dtype where the value is lower.
+
+    >>> stored(float("nan"), torch.uint8), stored(SENTINEL, torch.uint8)
+    (0, 255)
     """
     if dtype == torch.bool:
         return math.isnan(value)
@@ -87,7 +90,7 @@ class Call:
     launches         number of Triton launches; None: not counted
     operations       number of PyTorch operations; None: not counted
     configurations   the largest number of configurations of one autotuned kernel, or 0
-    asked            the kernel read the number of SMs, which `How.multiprocessors` had replaced
+    read_sms         the kernel read the number of SMs, which `How.multiprocessors` had replaced
     printed          the first lines that the process printed during the call
     undefined        sentences that name loads with undefined lanes
     replaced         names of outputs that the stub "handed" replaced
@@ -106,7 +109,7 @@ class Call:
     launches: int | None = None
     operations: int | None = None
     configurations: int = 0
-    asked: bool = False
+    read_sms: bool = False
     printed: tuple[str, ...] = ()
     undefined: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()

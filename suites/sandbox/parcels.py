@@ -253,14 +253,14 @@ class Parcel:
     """The inputs of one call in the judge's own memory: no worker can write there.
 
     places   position of each tensor, by the argument's name
-    others   arguments that aren't tensors
+    scalars  arguments that aren't tensors
     buffers  the parts of `content`
     content  the bytes of all buffers, uint8, on the arena's device
     home     the device of the original inputs, where outputs are judged
     """
 
     places: dict[str, Place]
-    others: Inputs
+    scalars: Inputs
     buffers: tuple[_Buffer, ...]
     content: Tensor
     home: torch.device
@@ -310,7 +310,7 @@ class Parcel:
 
     def seen(self) -> Inputs:
         """Return the arguments, with tensors as views of the parcel."""
-        seen: Inputs = dict(self.others)
+        seen: Inputs = dict(self.scalars)
         for name, place in self.places.items():
             buffer = self.buffers[place.buffer]
             seen[name] = place.seen_in(_part(self.content, buffer), whole=buffer.whole)
@@ -348,12 +348,12 @@ class Parcel:
             {"bytes": buffer.nbytes, "lead": buffer.lead, "room": buffer.room}
             for buffer in self.buffers
         ]
-        others = {
+        scalars = {
             name: {"tuple": value} if isinstance(value, tuple) else value
-            for name, value in self.others.items()
+            for name, value in self.scalars.items()
         }
         tensors = {name: place.message for name, place in self.places.items()}
-        return {"buffers": buffers, "tensors": tensors, "others": others}
+        return {"buffers": buffers, "tensors": tensors, "others": scalars}
 
     def differs(self, arena: Arena) -> str | None:
         """Return the name of an input whose bytes came back changed, or None."""

@@ -103,7 +103,7 @@ class OpenedSets:
     def of(cls, arena: Arena, message: dict[str, Any]) -> OpenedSets:
         """Return views of the arena's bytes, as `SetLayout.message` describes them."""
         tensors = {name: Place.of(value) for name, value in message["tensors"].items()}
-        others: Inputs = {
+        scalars: Inputs = {
             name: tuple(value["tuple"]) if isinstance(value, dict) else value
             for name, value in message["others"].items()
         }
@@ -117,7 +117,7 @@ class OpenedSets:
                 name: place.seen_in(buffers[place.buffer], whole=True)
                 for name, place in tensors.items()
             }
-            inputs.append(views | others)
+            inputs.append(views | scalars)
             places.append(
                 {
                     output["name"]: _output(arena, base + output["start"], output)

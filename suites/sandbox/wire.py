@@ -72,7 +72,12 @@ class Channel:
     def receive_with_descriptors(
         self, wait_s: float | None, most: int
     ) -> tuple[Message, tuple[int, ...]]:
-        """Return the next message, and at most `most` file descriptors that came with it."""
+        """Return the next message, and at most `most` file descriptors that came with it.
+
+        Raises:
+            LateError: no whole message came within `wait_s` seconds; None waits for ever.
+            ClosedError: the other side is gone, or its line is too long or no JSON object.
+        """
         deadline = None if wait_s is None else time.monotonic() + wait_s
         received: list[int] = []
         while b"\n" not in self._buffer:

@@ -1,14 +1,17 @@
-"""docs/reference/record.md and record.schema.json, made of the classes of a record's lines.
+"""Make docs/reference/record.md, record.csv and record.schema.json of the classes of records.
 
 python -m tests.docs.record_reference --write docs/reference
 """
 
 from __future__ import annotations
 
+import csv
 import inspect
+import io
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -37,7 +40,7 @@ from kernel_workbench.reports.record.row_field import (
     unit_of,
 )
 
-PAGE, SCHEMA = "record.md", "record.schema.json"
+PAGE, TABLE, SCHEMA = "record.md", "record.csv", "record.schema.json"
 # The lines of a record, as a suite writes them.
 LINES: dict[type, str] = {
     RunHeader: "The first line, of every suite",
@@ -55,13 +58,14 @@ _HEAD = f"""# Fields of a record
 Made by `python -m tests.docs.record_reference --write docs/reference`.
 
 A record is a file of JSON lines: a header, rows, an end. Its schema version is {SCHEMA_VERSION}.
-[record.schema.json](record.schema.json) is the JSON schema of a line. A line has no other fields,
-and a figure that is missing is null, never zero. NaN and infinities are the strings "NaN",
-"Infinity" and "-Infinity". A field that has no unit is a count, a name or a sentence; "1" is the
-unit of a ratio.
-"""
-_MERGES = """
-"Several processes" says what a row of `--rounds` or `--against` has of the rows of its processes.
+[record.csv](record.csv) is a table of all fields with type, unit and meaning;
+[record.schema.json](record.schema.json) is the JSON schema of a line. A line has no other fields.
+A missing figure is null, never zero. NaN and infinities are the strings "NaN", "Infinity" and
+"-Infinity". A field without a unit is a count, a name or a sentence; "1" is the unit of a ratio.
+The column "several processes" says how a row of `--rounds` or `--against` merges the values of its
+processes.
+
+The lines, each a class of the table; the table also has the classes of their parts:
 """
 
 
@@ -81,35 +85,34 @@ def _classes(annotation: object) -> list[type]:
 
 
 def text() -> str:
-    """Return the page: a section for each line and each part of one, a field a row."""
-    sections = [_HEAD]
-    done: set[type] = set()
-    for line, title in LINES.items():
-        sections.append(_section(line, f"## {title}"))
-        for part in parts_of(line):
-            if part not in done:
-                sections.append(_section(part, f"### {part.__name__}"))
-            done.add(part)
-    return "\n".join(sections)
+    """Return the page: its head, and a list of the lines of a record."""
+    lines = [f"- `{model.__name__}`: {title.lower()}" for model, title in LINES.items()]
+    return "\n".join([_HEAD, *lines, ""])
 
 
-def _section(model: type, heading: str) -> str:
-    merges = issubclass(model, MergedLine)
-    head = ["field", "type", "unit", "meaning", *["several processes"] * merges]
-    rows = []
+def table_text() -> str:
+    """Return the table of all fields in CSV: a row for each class, then its fields."""
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["class", "field", "type", "unit", "meaning", "several processes"])
+    classes = (part for line in LINES for part in (line, *parts_of(line)))
+    for model in dict.fromkeys(classes):
+        first = (inspect.getdoc(model) or "").partition("\n\n")[0].replace("\n", " ")
+        writer.writerow([model.__name__, "", "", "", _in_json(first), ""])
+        writer.writerows(_rows(model))
+    return table.getvalue()
+
+
+def _rows(model: type) -> Iterator[list[str]]:
+    """Yield a row for each field of a class."""
     for name, field in fields_of(model).items():
-        cells = [f"`{name}`", _type(field.annotation), unit_of(name, field)]
-        kind = f"the kind of line: `{field.default}`" if name == "kind" else ""
-        cells.append(field.description or kind)
-        if merges:
+        kind = f"the kind of line: {field.default}" if name == "kind" else ""
+        cells = [_type(field.annotation), unit_of(name, field), field.description or kind, ""]
+        if issubclass(model, MergedLine):
             rule = declaration_of(field)
-            of = f" of `{rule.merge_of}`" if rule.merge_of else ""
-            cells.append(f"{MERGE_WORDS[rule.merge]}{of}" if rule.merge else "")
-        rows.append("|".join(_in_json(cell).replace("|", "\\|") for cell in cells))
-    first = _in_json((inspect.getdoc(model) or "").partition("\n\n")[0].replace("\n", " "))
-    ruled = ["---"] * len(head)
-    table = [f"|{row}|" for row in ("|".join(head), "|".join(ruled), *rows)]
-    return "\n".join([heading, "", first, *[_MERGES.rstrip()] * merges, "", *table, ""])
+            source = f" of {rule.merge_of}" if rule.merge_of else ""
+            cells[-1] = f"{MERGE_WORDS[rule.merge]}{source}" if rule.merge else ""
+        yield [model.__name__, name, *map(_in_json, cells)]
 
 
 def _in_json(text: str) -> str:
@@ -132,7 +135,7 @@ def _words(schema: dict[str, Any]) -> str:
         return str(schema.get("$ref", schema.get("title"))).rpartition("/")[2]
     if "enum" in schema or "const" in schema:
         values = schema.get("enum", [schema.get("const")])
-        return ", ".join(f"`{json.dumps(each)}`" for each in values)
+        return ", ".join(map(json.dumps, values))
     if schema.get("type") == "array":
         return f"list of {_words(schema['items'])}"
     if schema.get("type") == "object":
@@ -168,11 +171,12 @@ def schema_text() -> str:
 
 
 def main() -> int:
-    """Write the page and the schema into the folder that --write names."""
+    """Write the page, the table and the schema into the folder that --write names."""
     options = CommandLine(prog="python -m tests.docs.record_reference")
     options.add_argument("--write", type=Path, metavar="DIR", required=True)
     folder = options.read().write
     (folder / PAGE).write_text(text(), encoding="utf-8")
+    (folder / TABLE).write_text(table_text(), encoding="utf-8")
     (folder / SCHEMA).write_text(schema_text(), encoding="utf-8")
     return 0
 

@@ -49,8 +49,8 @@ def report_text() -> str:
     parts = [_REPORT_HEAD]
     for model in (Report, Failure, Rows):
         title = str(inspect.getdoc(model)).splitlines()[0]
-        rows = [f"| `{name}` | {field.description} |" for name, field in model.model_fields.items()]
-        head = ["| field | meaning |", "|---|---|"]
+        rows = [f"|`{name}`|{field.description}|" for name, field in model.model_fields.items()]
+        head = ["|field|meaning|", "|---|---|"]
         parts.append("\n".join([f"## {model.__name__}", "", title, "", *head, *rows, ""]))
     return "\n".join(parts)
 

@@ -301,6 +301,7 @@ def test_page_of_any_op_lists_what_is_read() -> None:
     ("name", "made"),
     [
         (record_reference.PAGE, record_reference.text),
+        (record_reference.TABLE, record_reference.table_text),
         (record_reference.SCHEMA, record_reference.schema_text),
     ],
 )

@@ -82,11 +82,11 @@ def test_reports_show_the_table_and_the_counterexamples() -> None:
     row = _row(KERNEL.name, batch_invariant=False)
     record = _record(row, _row(OTHER.name, batch_invariant=True))
     page = markdown_of(record)
-    assert "### What bits depend on, measured" in page
+    assert "### Independence of bits, measured" in page
     assert "| kernel | bitwise-repeatable | batch-invariant | device-independent |" in page
     assert "no: " in page
     text = terminal(record)
-    assert "What bits depend on, measured" in text
+    assert "Independence of bits, measured" in text
     assert "not batch-invariant" in text
     assert SHOWN in " ".join(text.split())
 

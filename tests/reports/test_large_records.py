@@ -88,7 +88,7 @@ def test_page_of_many_windows_says_which_it_has(
 
     assert (len(windows().rows), windows().note) == (12, "")
     monkeypatch.setattr(profile, "MOST_WINDOWS", 5)
-    assert windows().note.startswith("Of 12 windows 5 are here, those that aren't valid first")
+    assert windows().note.startswith("The table has 5 of 12 windows, invalid ones first")
     place = [column.title for column in windows().columns].index("state")
     states = [cells[place] for cells in windows().rows]
     assert states == [Cell("transient", None, "doubtful"), *[Cell("valid", None, "good")] * 4]

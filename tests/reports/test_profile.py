@@ -86,7 +86,7 @@ def test_profile_figures_follow_from_the_row(tmp_path: Path) -> None:
     told = [energy(joules) for joules in (1.2345, 0.0267, 8.12e-4, 2.5e-6)]
     assert told == ["1.234 J", "26.70 mJ", "812.0 uJ", "2.500 uJ"]
     (told_held,) = rows_of(
-        profile_part(record_of(tmp_path, [row])), "What held clocks down, over all trials"
+        profile_part(record_of(tmp_path, [row])), "Reasons for low clocks, over all trials"
     )
     assert (told_held["of the windows"], told_held["polled beside"]) == ("25.0 %", "24.9 %")
 

@@ -355,7 +355,7 @@ def _resident(pid: int) -> int:
 
 
 def free_memory() -> int:
-    """Return the bytes of memory that are available on the whole machine."""
+    """Return the bytes of memory that are available on the machine; 16 GiB if unknown."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 2**10

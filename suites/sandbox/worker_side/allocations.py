@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernel_workbench.oracles.cases.layouts import LARGEST_POISONED_BUFFER
 from kernel_workbench.suites.interpreter.strict import initialisation
-from kernel_workbench.suites.sandbox.call import held
+from kernel_workbench.suites.sandbox.call import stored
 from kernel_workbench.suites.sandbox.worker_side import watch
 from kernel_workbench.suites.sandbox.worker_side.red_zones import GUARD, UNINITIALISED, Guards
 
@@ -96,7 +96,7 @@ class _Filled(TorchDispatchMode):
         initialisation.allocated(fresh, fresh.untyped_storage().nbytes() - guard)
         untouched = fresh.device.type == "cpu" and fresh.nbytes > LARGEST_POISONED_BUFFER
         if not (fresh.is_complex() or untouched):
-            fresh.fill_(held(self.value, fresh.dtype))
+            fresh.fill_(stored(self.value, fresh.dtype))
         return result
 
 

@@ -70,7 +70,7 @@ def call_candidate(
     Args:
         kernel: the kernel.
         case: the case of the inputs.
-        given: the inputs.
+        unpacked: the inputs.
         fill: the value that fresh memory contains.
         how: special conditions.
 
@@ -82,7 +82,7 @@ def call_candidate(
     if how.multiprocessors is not None:
         with replaced_multiprocessors(how.multiprocessors) as answer:
             call = call_candidate(kernel, case, unpacked, fill, replace(how, multiprocessors=None))
-        return replace(call, asked=answer.asked)
+        return replace(call, read_sms=answer.asked)
     if kernel.configuration is not None:
         # Imported now and by name, as in `replaced_multiprocessors`.
         configurations = importlib.import_module("kernel_workbench.kernels.configurations")

@@ -83,7 +83,7 @@ def _is_library(code: CodeType) -> bool:
 
 
 def _is_in_a_library(frame: FrameType | None) -> bool:
-    """Return True if the nearest frame that isn't Python's own is a library's."""
+    """Return True if the nearest frame that isn't Python's own is a library's, or there is none."""
     while frame is not None and _is_python(frame.f_code):
         frame = frame.f_back
     return frame is None or _is_library(frame.f_code)

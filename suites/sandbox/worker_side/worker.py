@@ -163,20 +163,20 @@ class _Worker:
         case = case_of(message["case"])
         # Kept until the next inputs exist, which must have other addresses.
         arena = self.arenas[message["through"]]
-        first, *others = message["inputs"]
+        first, *later = message["inputs"]
         unpacked = Unpacked(arena, first, kernel.op.updates, self.device)
         self.last = unpacked
         self.settle()
         how = How(**message["how"])
         call = call_candidate(kernel, case, unpacked, message["fill"], replace(how, then=None))
-        for each in others if call.rule is None else ():
-            other = Unpacked(arena, each, kernel.op.updates, self.device)
+        for inputs in later if call.rule is None else ():
+            other = Unpacked(arena, inputs, kernel.op.updates, self.device)
             if how.then == "replay":
                 call = replay_candidate(kernel, case, unpacked, other)
             else:
                 call = call_again(kernel, case, unpacked, other, message["fill"])
         if not call.fatal:
-            if not others:  # else the buffers hold other values than those that were sent
+            if not later:  # else the buffers hold the later values
                 unpacked.send_back()
             lay_out(call.outputs, arena, message["outputs_at"])
             if self.device.type == "cuda":

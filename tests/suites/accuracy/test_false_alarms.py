@@ -11,7 +11,7 @@ from kernel_workbench.oracles import SOFTMAX_FORWARD
 from kernel_workbench.oracles.cases.names import case_named
 from kernel_workbench.oracles.reference.cases import case_of
 from kernel_workbench.suites.accuracy.run import Run
-from kernel_workbench.suites.accuracy.truth import Known
+from kernel_workbench.suites.accuracy.truth import CaseValues
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from kernel_workbench.suites.sandbox.originals import Originals
 from tests import ROOT
@@ -95,10 +95,10 @@ def test_signs_that_short_rows_alone_have_are_left_out() -> None:
         workers.close()
     for n, holds in ((24, True), (264, False)):
         case = case_of(kernel.op.name, {"m": 3, "n": n}, (torch.float32,) * 2, "ci")
-        known = Known.of(kernel.op, case, Originals(kernel.op, case, _CPU), 5)
-        assert known.flips.of_inputs
-        assert known.keep_true_signs(known.bounds_of(kernel)) == holds
-        assert bool(known.flips.of_inputs) == holds
+        values = CaseValues.of(kernel.op, case, Originals(kernel.op, case, _CPU), 5)
+        assert values.flips.of_inputs
+        assert values.keep_true_signs(values.bounds_of(kernel)) == holds
+        assert bool(values.flips.of_inputs) == holds
 
 
 def test_sum_that_meets_its_largest_number_first_passes() -> None:

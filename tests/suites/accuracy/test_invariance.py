@@ -19,7 +19,7 @@ from kernel_workbench.oracles.cases.distributions import COARSE
 from kernel_workbench.oracles.op import Case, Numerics
 from kernel_workbench.oracles.reference import ReferenceOp
 from kernel_workbench.oracles.reference.cases import case_of
-from kernel_workbench.suites.accuracy.invariance import TOLD_MULTIPROCESSORS, Invariance
+from kernel_workbench.suites.accuracy.invariance import OTHER_MULTIPROCESSORS, Invariance
 from kernel_workbench.suites.accuracy.run import Run
 from kernel_workbench.suites.run.option_table import DEFAULT_SM
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
@@ -102,7 +102,7 @@ def test_kernel_that_declares_nothing_is_measured(device: torch.device) -> None:
     found = _on(ROWS, _by_the_device, device).invariance()
     assert (_measured(found)["device-independent"], found.broken) == (False, None)
     (reason,) = (each.reason for each in found.tried if each.name == "device-independent")
-    assert str(reason).startswith("told of 5 SMs: dweight[")
+    assert str(reason).startswith("with 5 SMs: dweight[")
 
 
 @pytest.mark.parametrize(
@@ -309,14 +309,14 @@ def test_told_number_reaches_a_kernel_that_asks_and_no_other(
     known = SimpleNamespace(multi_processor_count=132, name="a GPU")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: known)
     before = multiprocessors(CPU)
-    with replaced_multiprocessors(TOLD_MULTIPROCESSORS) as answer:
+    with replaced_multiprocessors(OTHER_MULTIPROCESSORS) as answer:
         assert not answer.asked
         assert torch.cuda.get_device_properties(0).name == "a GPU"
         assert not answer.asked
-        assert torch.cuda.get_device_properties(0).multi_processor_count == TOLD_MULTIPROCESSORS
+        assert torch.cuda.get_device_properties(0).multi_processor_count == OTHER_MULTIPROCESSORS
         assert answer.asked
-    with replaced_multiprocessors(TOLD_MULTIPROCESSORS) as answer:
-        assert multiprocessors(CPU) == TOLD_MULTIPROCESSORS
+    with replaced_multiprocessors(OTHER_MULTIPROCESSORS) as answer:
+        assert multiprocessors(CPU) == OTHER_MULTIPROCESSORS
         assert answer.asked
         assert multiprocessors(CPU, device_independent=True) == FIXED_MULTIPROCESSORS
     assert multiprocessors(CPU) == before

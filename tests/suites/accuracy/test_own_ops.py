@@ -129,7 +129,7 @@ def test_kernels_of_a_definition_are_judged_on_its_workloads(tmp_path: Path) -> 
         (("--definition={0}", "--kernels={1}"), "inputs.eps: nothing gives it a value"),
         (("--definition={1}", "--kernels={1}"), "its name must end in .json"),
         (("--workloads={0}", "--kernels={1}"), "add --definition=FILE"),
-        (("--kernels={0}",), "a definition in JSON comes by --definition"),
+        (("--kernels={0}",), "give a JSON definition with --definition"),
     ],
 )
 def test_definition_that_cant_be_run_is_refused(

@@ -15,7 +15,7 @@ from kernel_workbench.oracles.op import Case, Inputs
 from kernel_workbench.oracles.signs import linear_flips
 from kernel_workbench.reports.record import AccuracyRow
 from kernel_workbench.suites.accuracy.run import Run
-from kernel_workbench.suites.accuracy.truth import Known
+from kernel_workbench.suites.accuracy.truth import CaseValues
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from kernel_workbench.suites.sandbox.originals import Originals
 from tests import ROOT
@@ -39,9 +39,9 @@ def _normal_cases(op: str) -> list[Case]:
     ]
 
 
-def _known(case: Case, secret: int = _SECRET) -> Known:
+def _values(case: Case, secret: int = _SECRET) -> CaseValues:
     op = OPS[case.op]
-    return Known.of(op, case, Originals(op, case, _CPU), secret)
+    return CaseValues.of(op, case, Originals(op, case, _CPU), secret)
 
 
 def _numbers(inputs: Inputs) -> dict[str, Tensor]:
@@ -75,24 +75,24 @@ def test_values_are_drawn_from_the_secret(op: str) -> None:
     """The same secret gives the same values, another others; each has a truth of its own."""
     # Random signs of few rows may change none.
     case = max(_normal_cases(op), key=lambda case: min(size for _, size in case.sizes))
-    one, same = (_known(case).draw_others(both=True) for _ in range(2))
-    other = _known(case, _SECRET + 2).draw_others(both=True)
+    one, same = (_values(case).draw_others(both=True) for _ in range(2))
+    other = _values(case, _SECRET + 2).draw_others(both=True)
     assert [each.case.seed for each in one] == [_SECRET, case.seed]
     for mine, again, else_ in zip(one, same, other, strict=True):
         first, second, third = (_numbers(each.originals.read()) for each in (mine, again, else_))
         assert all(torch.equal(first[name], second[name]) for name in first)
         assert any(not torch.equal(first[name], third[name]) for name in first)
-        outputs = zip(mine.exact().values(), _known(case).exact().values(), strict=True)
+        outputs = zip(mine.exact().values(), _values(case).exact().values(), strict=True)
         changed = [a is not None and b is not None and not torch.equal(a, b) for a, b in outputs]
         assert any(changed)
 
 
 def test_one_of_two_ways_is_taken_by_the_secret() -> None:
     """A new seed or new signs; and signs that mean something are left alone."""
-    seeds = [_known(_CASE, each).draw_others(both=False) for each in (8, 9)]
+    seeds = [_values(_CASE, each).draw_others(both=False) for each in (8, 9)]
     assert [[each.case.seed for each in made] for made in seeds] == [[8], [0]]
     constant = replace(_CASE, distribution="constant_dy")
-    assert [each.case.seed for each in _known(constant, 9).draw_others(both=True)] == [9]
+    assert [each.case.seed for each in _values(constant, 9).draw_others(both=True)] == [9]
 
 
 @pytest.fixture(scope="module")

@@ -62,7 +62,7 @@ def test_right_kernel_is_not_called_stubbed(name: str, case: str, *, is_asked: b
         row = run.try_pair(kernel, chosen)
     finally:
         workers.close()
-    asked = any(isinstance(each, tuple) and each[0] == "stubbed" for each in run.asked)
+    asked = any(isinstance(each, tuple) and each[0] == "stubbed" for each in run.asked_before)
     assert asked == is_asked
     assert row.launches
     assert (row.status, row.rule) == ("passed", None)
@@ -125,7 +125,7 @@ def test_draw_of_few_signs_that_leaves_all_right_fails_no_right_kernel(
     finally:
         workers.close()
     assert {(each.status, each.rule) for each in made} == {("passed", None)}
-    asked = {each[0] for run in runs for each in run.asked if isinstance(each, tuple)}
+    asked = {each[0] for run in runs for each in run.asked_before if isinstance(each, tuple)}
     assert ("scrambled" in asked) == told
 
 
@@ -157,7 +157,7 @@ def test_kernel_that_has_a_part_from_the_library_passes(
         workers.close()
     assert OPS[op] == kernel.op
     assert (row.status, row.rule) == ("passed", None)
-    assert any(isinstance(each, tuple) and each[0] == "handed" for each in run.asked)
+    assert any(isinstance(each, tuple) and each[0] == "handed" for each in run.asked_before)
 
 
 def test_sum_that_is_within_its_bound_of_zero_is_not_called_stubbed() -> None:
@@ -173,4 +173,4 @@ def test_sum_that_is_within_its_bound_of_zero_is_not_called_stubbed() -> None:
     finally:
         workers.close()
     assert (row.status, row.rule) == ("passed", None)
-    assert not any(isinstance(kind, tuple) and kind[0] == "stubbed" for kind in run.asked)
+    assert not any(isinstance(kind, tuple) and kind[0] == "stubbed" for kind in run.asked_before)

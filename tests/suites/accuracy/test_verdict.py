@@ -14,7 +14,7 @@ from torch import Tensor
 from kernel_workbench.oracles.op import Bound, Numerics
 from kernel_workbench.reports.record import OutputError
 from kernel_workbench.suites.accuracy.verdict import Verdict, judge
-from kernel_workbench.suites.sandbox.call import SENTINEL, Call, held
+from kernel_workbench.suites.sandbox.call import SENTINEL, Call, stored
 
 INF, NAN = math.inf, math.nan
 LARGEST = torch.finfo(torch.float16).max  # 65504
@@ -217,7 +217,7 @@ def test_element_never_written_is_named(dtype: torch.dtype) -> None:
     """It holds what fresh memory held: NaN at the first call, the sentinel at the second."""
     truth = torch.ones(2, 3, dtype=torch.float64)
     got, again = truth.to(dtype), truth.to(dtype)
-    got[1, 1], again[1, 1] = NAN, held(SENTINEL, dtype)
+    got[1, 1], again[1, 1] = NAN, stored(SENTINEL, dtype)
     verdict = _judge(got, truth, again=again)
     assert (verdict.rule, verdict.reason) == ("unwritten output", "dx[1, 1] was never written")
     assert _measured(verdict).worst_index == (1, 1)

@@ -84,7 +84,7 @@ def test_file_that_is_edited_while_its_run_goes_on_fails_it(tmp_path: Path) -> N
     file.write_text(_EDITS_ITSELF)
     ran = _run(tmp_path)
     assert ran.returncode == pytest.ExitCode.INTERNAL_ERROR
-    assert f"{file} has changed while the run went on" in " ".join(ran.stdout.split())
+    assert f"{file} changed during the run" in " ".join(ran.stdout.split())
     record = latest(tmp_path / "results")
     kept = record.read_bytes()
     assert read(record).header.files.keys() == {str(file), str(tmp_path / "cases.jsonl")}

@@ -59,7 +59,7 @@ def _rows(record: Record) -> list[tuple[int, str]]:
 def test_last_failed_runs_those_alone_until_none_fails(folder: _Folder) -> None:
     """--lf of a run in two processes, then --ff of that one, then all again once it is mended."""
     record, said = folder.run("--lf", "--jobs=2")
-    assert "accuracy: no earlier run is in" in said
+    assert "has no earlier run; every row runs" in said
     assert len(record.rows) == 5
     record, said = folder.run("--lf", "--jobs=2")
     assert sorted(_rows(record)) == [(64, "failed"), (128, "failed"), (256, "failed")]

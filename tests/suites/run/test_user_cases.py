@@ -82,10 +82,10 @@ _WRONG: dict[str, tuple[object, str]] = {
     "no JSON": ("{op: 3}", "not JSON at column 2 (Expecting property name"),
     "no object": ("[1, 2]", "the line: input should be an object, got [1, 2]"),
     "cut": ('{"op": "atten', "not JSON at column 8 (Unterminated string"),
-    "a key twice": ('{"op": "a", "op": "b"}', '"op" is there twice; leave one of them out'),
+    "a key twice": ('{"op": "a", "op": "b"}', 'the key "op" occurs twice; leave one of them out'),
     "deep": ("[" * 60_000, "not JSON that can be read (maximum recursion depth exceeded"),
     "many digits": ('{"seed": ' + "9" * 5000 + "}", "not JSON that can be read (Exceeds the limit"),
-    "long": (" " * 70_000 + "{}", "70,002 bytes long, and a case takes a few hundred; is it one"),
+    "long": (" " * 70_000 + "{}", "the line has 70,002 bytes, and a case has a few hundred;"),
     "nothing": ({}, "op is missing; every case has op, sizes and dtype (and 2 more mistakes)"),
     "unknown key": (_NORM | {"size": 1}, 'there is no key "size"; did you mean sizes?'),
     "op": (
@@ -121,14 +121,14 @@ _WRONG: dict[str, tuple[object, str]] = {
     "no columns": (_sized(_NORM, n=0), "n must be 1 or more"),
     "too large": (
         _sized(_NORM, m=2**31 - 1, n=65536),
-        "its tensors and their truth in float64 take about 7,864,480 GiB, and there are 128",
+        "its tensors and their truth in float64 take about 7,864,480 GiB, and the memory is 128",
     ),
     "option": (
         _NORM | {"options": ["rmsnorm"]},
         'layer_norm_backward has no option "rmsnorm"; did',
     ),
     "no options": (_DELTA | {"options": ["causal"]}, 'has no option "causal"; it has none'),
-    "option twice": (_with("causal", "causal"), "the option causal is there twice; leave one"),
+    "option twice": (_with("causal", "causal"), "the option causal occurs twice; leave one"),
     "nothing to act on": (
         _NORM | {"options": ["no_weight", "accumulate"]},
         "no_weight leaves accumulate nothing to act on; leave one side out",
@@ -156,7 +156,7 @@ _WRONG: dict[str, tuple[object, str]] = {
     "rank 3": (_NORM | {"layout": "rank3"}, "layout rank3 splits the rows in 3, and m is 7"),
     "far": (
         _sized(_NORM, m=100) | {"layout": "x_far"},
-        "its tensors and their truth in float64 take about 198 GiB, and there are 128; make a size",
+        "its tensors and their truth in float64 take about 198 GiB, and the memory is 128 GiB",
     ),
     "distribution": (
         _NORM | {"distribution": "norml"},
@@ -227,7 +227,7 @@ def test_case_that_comes_twice_is_told_of(tmp_path: Path) -> None:
     [
         ("none.jsonl", "there is no such file; give a file of JSON lines"),
         (".", "it is no file; give a file of JSON lines"),
-        ("empty.jsonl", "there is no case in it; write one JSON object a line"),
+        ("empty.jsonl", "the file has no case; write one JSON object a line"),
         ("a\0b", r"/a\x00b: "),
         ("n" * 300, "it can't be read (File name too long)"),
         ("/dev/zero", "it is no file; give a file of JSON lines"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernel_workbench.suites.sandbox.call import SENTINEL, held
+from kernel_workbench.suites.sandbox.call import SENTINEL, stored
 from kernel_workbench.suites.sandbox.worker_side.allocations import fresh_memory
 
 NAN = math.nan
@@ -37,7 +37,7 @@ def test_fresh_memory_holds_the_value(name: str, dtype: torch.dtype) -> None:
         with fresh_memory(value, torch.device("cpu")):
             made = _UNINITIALISED[name](like)
         made = made.to(torch.float32 if dtype.itemsize == 1 else dtype)
-        expected = torch.full_like(made, held(value, dtype))
+        expected = torch.full_like(made, stored(value, dtype))
         assert torch.equal(made.isnan(), expected.isnan())
         assert torch.equal(made.nan_to_num(0.0), expected.nan_to_num(0.0))
 
