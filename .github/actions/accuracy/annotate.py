@@ -29,6 +29,9 @@ def main() -> None:
         texts.insert(0, report["error"])
     for text in texts:
         sys.stderr.write(f"::error file={_escaped(kernels)}::{_escaped(text)}\n")
+    for name in report.get("accepted_that_pass", ()):
+        text = f"{name}: an accepted failure that passes now; take it out of the file"
+        sys.stderr.write(f"::notice file={_escaped(kernels)}::{_escaped(text)}\n")
     sys.stdout.write(f"verdict={report['verdict']}\n")
 
 
