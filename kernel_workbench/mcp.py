@@ -205,7 +205,7 @@ def explain_failure(
     )
 
 
-TOOLS = {
+TOOLS: dict[str, Callable[..., Any]] = {
     "list_ops": list_ops,
     "describe_op": describe_op,
     "accuracy": accuracy,

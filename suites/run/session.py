@@ -316,7 +316,7 @@ class Session(Generic[PairRow]):
             changes = {"notes": (*row.notes, ACCEPTED_PASSES)}
         else:
             return row
-        return row.model_copy(update=changes)  # type: ignore[return-value]
+        return row.model_copy(update=changes)
 
     def measure(self, kernel: str, case: str, request: pytest.FixtureRequest) -> Sequence[PairRow]:
         """Run a test: write its rows to the record, and fail where one is wrong and gates."""
