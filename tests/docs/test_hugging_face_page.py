@@ -83,4 +83,4 @@ def test_op_of_vllm_is_judged_in_place(
     file = _file(tmp_path, "served.py")
     report = accuracy(file, device="cpu", quick=True, results=tmp_path)
     assert report.verdict == verdict, report.error
-    assert report.ops == ("fused_add_rms_norm",)
+    assert report.ops == ("fused_add_rms_norm_forward",)
