@@ -47,6 +47,7 @@ def accuracy(  # noqa: PLR0913  (the options of a command, each by its name)
     quick: bool = False,
     fail_fast: bool = False,
     max_seconds: float | None = None,
+    accepted: str | os.PathLike[str] | None = None,
     results: str | os.PathLike[str] | None = None,
     options: Sequence[str] = (),
     show_progress: bool = False,
@@ -63,6 +64,7 @@ def accuracy(  # noqa: PLR0913  (the options of a command, each by its name)
         quick: a dozen small cases of each op, as different as they can be.
         fail_fast: end at the first case that fails.
         max_seconds: end before the next case once the run has taken so long.
+        accepted: a file of failures that don't count: a kernel and a case a line, or a report.
         results: the folder for the record; by default the command's.
         options: further options of the command, as ["--every-configuration"].
         show_progress: let the run print its progress to stderr.
@@ -83,6 +85,7 @@ def accuracy(  # noqa: PLR0913  (the options of a command, each by its name)
     words += ["--tier", tier] * (tier != "ci")
     words += _case_words(cases)
     words += ["--quick"] * quick + ["--fail-fast"] * fail_fast
+    words += [] if accepted is None else [f"--accepted={Path(accepted).expanduser().absolute()}"]
     return _run("accuracy", [*words, *_time_words(max_seconds), *options], show_progress)
 
 

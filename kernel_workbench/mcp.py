@@ -10,11 +10,13 @@ come: each run draws its secret values anew.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -203,7 +205,7 @@ def explain_failure(
     )
 
 
-TOOLS = {
+TOOLS: dict[str, Callable[..., Any]] = {
     "list_ops": list_ops,
     "describe_op": describe_op,
     "accuracy": accuracy,
@@ -220,8 +222,25 @@ def server() -> Any:  # noqa: ANN401  (of a package that may be absent)
         "kernel-workbench", instructions=_INSTRUCTIONS
     )
     for name, tool in TOOLS.items():
-        mcp_server.tool(name=name, structured_output=True)(tool)
+        mcp_server.tool(name=name, structured_output=True)(_with_sentence(tool))
     return mcp_server
+
+
+def _with_sentence(tool: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the tool with errors of its arguments as the client reads them.
+
+    Of another exception the server says the tool's name alone.
+    """
+    tool_error = importlib.import_module("mcp.server.mcpserver.exceptions").ToolError
+
+    @functools.wraps(tool)
+    def called(*arguments: Any, **keywords: Any) -> Any:  # noqa: ANN401  (as the tool has them)
+        try:
+            return tool(*arguments, **keywords)
+        except (ValueError, TypeError) as error:
+            raise tool_error(str(error)) from error
+
+    return called
 
 
 def main() -> int:

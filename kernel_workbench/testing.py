@@ -174,6 +174,9 @@ def cases(
     Returns:
         A list of `pytest.param`, each with a `Case`, whose id is the case's.
 
+    Raises:
+        ArgumentsError: there is no such tier.
+
     Example:
         >>> from kernel_workbench import SOFTMAX_FORWARD, Domain
         >>> small = cases(SOFTMAX_FORWARD, Domain(dtypes=(torch.float32,)), device="cpu")
@@ -182,6 +185,8 @@ def cases(
     """
     import pytest  # noqa: PLC0415  (this part alone needs it)
 
+    if tier not in {"ci", "full"}:
+        raise ArgumentsError(f"tier is {tier!r}; write 'ci' or 'full'")
     serves = _served(op, domain, device, sm)
     listed = [case for case in op.cases() if (tier == "full" or case.tier == "ci") and serves(case)]
     return [pytest.param(case, id=case.id()) for case in listed]
@@ -194,7 +199,14 @@ def inputs(op: Op, case: Case, device: torch.device | str | None = None) -> dict
         op: the op that the case is of.
         case: one of `cases`, or of `case_strategy`.
         device: where the tensors lie; by default on the GPU where torch finds one.
+
+    Raises:
+        ArgumentsError: the case is none of the op's.
     """
+    if not isinstance(case, Case):
+        raise ArgumentsError(f"got a {type(case).__name__} as a case; take one of cases({op.name})")
+    if case.op != op.name:
+        raise ArgumentsError(f"{case.id()} is a case of {case.op}, and the op is {op.name}")
     return dict(op.inputs(case, torch.device(device or _device())))
 
 

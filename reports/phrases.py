@@ -151,6 +151,9 @@ def cut(text: str, longest: int = LONGEST) -> str:
     return f"{shown(text[:longest])}... ({len(text) - longest:,} more characters)"
 
 
+# Notes of a row that --accepted names.
+ACCEPTED = "accepted: --accepted names this failure, which doesn't fail the run"
+ACCEPTED_PASSES = "accepted as a failure by --accepted, and passes"
 VALUES_NOT_FINITE = "values not finite"
 _NOT_FINITE = frozenset({"nan", "inf"})  # words of a distribution's name
 

@@ -8,6 +8,7 @@ row of it says anything of values that a later run draws: each run has a secret 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, Self
 
@@ -15,6 +16,7 @@ from pydantic import Field
 
 from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.output import save
+from kernel_workbench.reports.phrases import ACCEPTED_PASSES
 from kernel_workbench.reports.record import (
     AccuracyRow,
     BenchRow,
@@ -59,7 +61,7 @@ class Failure(SchemaLine):
         default=None, description="the largest error over its bound, by the rule"
     )
     gates: bool = Field(
-        description="the failure sets the exit status; false: a baseline, or accepted by --baseline"
+        description="the failure sets the exit status; false: a baseline, or accepted by --accepted"
     )
     command: str = Field(description="the command that tries the case again")
 
@@ -95,6 +97,9 @@ class Report(SchemaLine):
         description="where the verdict isn't about a kernel, or the run ended early: why",
     )
     failures: tuple[Failure, ...] = Field(default=(), description="in the order of the record")
+    accepted_that_pass: tuple[str, ...] = Field(
+        default=(), description="kernel and case of each failure that --accepted names and passes"
+    )
     rows: Rows | None = Field(default=None, description="null where nothing ran")
     kernels: tuple[str, ...] = Field(default=(), description="names of the kernels that were tried")
     ops: tuple[str, ...] = Field(default=(), description="names of their ops")
@@ -135,6 +140,7 @@ class Report(SchemaLine):
             exit_status=status,
             error=message,
             failures=(*map(_of_find, record.finds), *_failures(record)),
+            accepted_that_pass=accepted_that_pass(record.rows),
             rows=Rows(
                 planned=header.planned_rows,
                 passed=statuses.count("passed"),
@@ -209,6 +215,15 @@ def _failures(record: Record) -> list[Failure]:
     if record.header.suite == "search":
         return []
     return [_of_row(row) for row in _judged(record) if row.status == "failed"]
+
+
+def accepted_that_pass(rows: Iterable[AccuracyRow]) -> tuple[str, ...]:
+    """Return kernel and case of each accepted failure of which all rows pass."""
+    passes: dict[str, bool] = {}
+    for row in rows:
+        name = f"{row.kernel} {row.case.id}"
+        passes[name] = passes.get(name, True) and ACCEPTED_PASSES in row.notes
+    return tuple(name for name, does in passes.items() if does)
 
 
 def _judged(record: Record) -> tuple[AccuracyRow | BenchRow | ProfileRow, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +48,40 @@ def test_annotations_tell_each_failure_that_counts(tmp_path: Path) -> None:
     )
 
 
+def test_accepted_failure_that_passes_is_a_notice(tmp_path: Path) -> None:
+    """The job stays green, and the line tells what to take out of the file."""
+    report = Report(
+        suite="accuracy", verdict="passed", passed=True, exit_status=0, accepted_that_pass=("a b",)
+    )
+    done = _annotated(tmp_path, report)
+    assert done.stdout == "verdict=passed\n"
+    assert done.stderr.startswith("::notice file=kernels/mine.py::a b: an accepted failure that")
+
+
+def test_workflows_of_the_page_are_yaml_and_their_options_exist() -> None:
+    """Each job has a runner and steps; each step uses an action or runs words that bash reads."""
+    yaml = pytest.importorskip("yaml")
+    page = (ROOT / "docs" / "how-to" / "own-repository.md").read_text(encoding="utf-8")
+    workflows = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    jobs = {name: job for workflow in workflows for name, job in workflow["jobs"].items()}
+    assert set(jobs) == {"accuracy", "speed"}
+    for workflow in workflows:
+        for job in workflow["jobs"].values():
+            assert job["runs-on"]
+            for step in job["steps"]:
+                assert ("run" in step) != ("uses" in step)
+                subprocess.run(["bash", "-n"], input=step.get("run", ""), text=True, check=True)  # noqa: S607
+    (bench,) = [step["run"] for step in jobs["speed"]["steps"] if step.get("name") == "bench"]
+    words = shlex.split(bench.replace("\\\n", " "))[2:]
+    assert "--gate" in words
+    check("bench", words)
+    used = [step for step in jobs["accuracy"]["steps"] if "accuracy@" in step.get("uses", "")]
+    action = yaml.safe_load((_FOLDER / "action.yml").read_text())
+    for step in used:
+        assert set(step["with"]) <= set(action["inputs"])
+    assert used
+
+
 def test_annotation_tells_why_a_file_cant_be_imported(tmp_path: Path) -> None:
     """There is no failure then, and no record."""
     done = _annotated(tmp_path, Report.of_no_run("accuracy", 2, "importing it raised SyntaxError"))
@@ -62,4 +98,7 @@ def test_action_is_composite_and_its_options_exist() -> None:
         assert ("run" in step) == (step.get("shell") == "bash")
         if "run" in step:
             subprocess.run(["bash", "-n"], input=step["run"], text=True, check=True)  # noqa: S607
-    check("accuracy", ["--json", "--results=kernel-results", "--kernels=mine.py"])
+    check(
+        "accuracy",
+        ["--json", "--accepted=known.txt", "--results=kernel-results", "--kernels=mine.py"],
+    )

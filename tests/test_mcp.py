@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kernel_workbench.mcp import accuracy
 from tests import ROOT
 
 _CASE = "softmax_forward-m3-n64-float32-contiguous"
@@ -76,6 +78,36 @@ def test_tools_are_listed_and_answer_with_typed_results(mcp_package: Any, tmp_pa
     assert timed["suite"] == "bench"
     assert (compiled["passed"], compiled["exit_status"]) == (False, 2)
     assert "there is no such file" in compiled["report"]
+
+
+def test_server_answers_a_client_over_stdin_and_stdout(mcp_package: Any) -> None:  # noqa: ANN401
+    """The command serves as a client's configuration starts it, and ends when the client does."""
+    command = mcp_package.StdioServerParameters(
+        command=sys.executable, args=["-m", "kernel_workbench", "mcp"], cwd=ROOT
+    )
+
+    async def run() -> tuple[list[str], list[Any]]:
+        async with mcp_package.Client(command) as client:
+            listed = [tool.name for tool in (await client.list_tools()).tools]
+            described = await client.call_tool("describe_op", {"name": "softmax_forward"})
+            absent = await client.call_tool("describe_op", {"name": "fft"})
+            return listed, [described.structured_content, absent]
+
+    names, (described, absent) = asyncio.run(run())
+    assert "explain_failure" in names
+    assert described["arguments"] == ["x"]
+    assert absent.is_error
+    assert "there is no op 'fft'" in absent.content[0].text
+
+
+def test_call_that_hangs_ends_in_the_time_of_the_tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tool's time limit holds for each call, and the answer is a failure."""
+    monkeypatch.setattr("kernel_workbench.mcp._CALL_S", 2)
+    (tmp_path / "mine.py").write_text(_WRONG.replace("powers =", "__import__('time').sleep(99) #"))
+    report = accuracy(str(tmp_path / "mine.py"), device="cpu", cases=[_CASE])
+    assert [failure.rule for failure in report.failures] == ["time limit"]
 
 
 def test_the_loop_of_the_page_mends_a_planted_defect(

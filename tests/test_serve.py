@@ -52,14 +52,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         cwd=ROOT,
         env=os.environ | {client.SOCKET_VARIABLE: str(path)},
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
-    assert judge.stdout is not None
+    assert judge.stdout is not None and judge.stderr is not None
     assert judge.stdout.readline().startswith(f"serving at {path} on cpu")
     yield path
     judge.send_signal(signal.SIGTERM)
     assert judge.wait(60) == 0
+    assert judge.stderr.read() == "the warm judge ends: it was sent SIGTERM\n"
     judge.stdout.close()
+    judge.stderr.close()
     assert not path.exists()
 
 
@@ -154,7 +157,9 @@ def test_the_socket_is_this_users_alone(place: Path) -> None:
     assert second.stderr.startswith(f"a judge serves at {place} already")
 
 
-@pytest.mark.parametrize("request_text", [b"no JSON", b"{}", b"[1]", b'{"words": 3}', b""])
+@pytest.mark.parametrize(
+    "request_text", [b"no JSON", b"{}", b"[1]", b'{"words": 3}', b"[" * 50_000, b""]
+)
 def test_a_request_that_is_none_is_refused(place: Path, request_text: bytes) -> None:
     """Whatever comes over the socket leaves the judge serving."""
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as connection:
@@ -165,13 +170,19 @@ def test_a_request_that_is_none_is_refused(place: Path, request_text: bytes) -> 
 
 
 def test_a_client_of_other_variables_is_refused(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The processes that wait were started with the judge's variables: the client runs itself."""
     monkeypatch.setenv(client.SOCKET_VARIABLE, str(place))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERNELS_SWITCH", "on")
     assert client.run_warm("accuracy", ["--device=cpu"]) is None
+    errors = capsys.readouterr().err
+    assert errors.startswith("the run goes without the warm judge: environment variables differ")
+    assert "KERNELS_SWITCH" in errors
     monkeypatch.delenv("KERNELS_SWITCH")
     assert client.run_warm("accuracy", ["--device=cuda"]) is None
     assert client.run_warm("accuracy", ["--in-process"]) is None

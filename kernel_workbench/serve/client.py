@@ -127,7 +127,10 @@ def run_warm(suite: str, words: Sequence[str]) -> int | None:
             reply = _reply(connection)
         except OSError:
             return None  # none has begun the run
-        return None if "refused" in reply else int(reply["status"])
+        if "refused" in reply:
+            sys.stderr.write(f"the run goes without the warm judge: {reply['refused']}\n")
+            return None
+        return int(reply["status"])
 
 
 def _reply(connection: socket.socket) -> dict[str, Any]:

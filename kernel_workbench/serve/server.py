@@ -48,6 +48,7 @@ _LOADED = (
 _PLUGINS = ("pytest_benchmark", "kernel_workbench.suites.run", "xdist")
 _MOST_RUNS = 8  # at one time; a client beyond them makes its run itself
 _ANSWER_S = 2.0  # for a client that has connected to say what it wants
+_MOST_LOST = 5
 _END_S = 15.0  # for a run whose client is gone to close its record
 
 
@@ -77,6 +78,8 @@ class Server:
     """Listens at a path, and keeps spares.
 
     stamp   of the package's files as they were loaded: a change of theirs ends the server
+    ends    why the server ends, in a sentence; None while it serves
+    lost    spares that ended in turn before anybody asked
     """
 
     path: Path
@@ -86,7 +89,8 @@ class Server:
     listener: socket.socket
     stamp: list[int] = field(default_factory=stamp)
     judges: list[_Judge] = field(default_factory=list)
-    ends: bool = False
+    ends: str | None = None
+    lost: int = 0
 
     @classmethod
     def begin(cls, path: Path, device: str, spares: int, idle_s: float) -> Server:
@@ -117,24 +121,32 @@ class Server:
         return server
 
     def run(self) -> None:
-        """Serve until nobody has asked for long, the package's files change, or a signal comes."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        """Serve until nobody has asked for long, the package's files change, or a signal comes.
+
+        The reason goes to stderr: a server that is gone is otherwise a riddle.
+        """
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._end)
         last = time.monotonic()
         try:
-            while not self.ends:
+            while self.ends is None:
                 self._keep_spares()
                 if any(judge.client for judge in self.judges):
                     last = time.monotonic()
                 if time.monotonic() - last >= self.idle_s:
-                    return
-                if self._step():
+                    self.ends = f"nobody has asked for {self.idle_s / 60:g} minutes"
+                elif self._step():
                     last = time.monotonic()
+                if self.lost >= _MOST_LOST:
+                    self.ends = f"{self.lost} judges in turn ended before anybody asked"
         finally:
             self._close()
+            with suppress(OSError):  # the terminal may be gone
+                sys.stderr.write(f"the warm judge ends: {self.ends or 'an error'}\n")
+                sys.stderr.flush()
 
-    def _end(self, *_: object) -> None:
-        self.ends = True
+    def _end(self, number: int, _: object) -> None:
+        self.ends = f"it was sent {signal.Signals(number).name}"
 
     def _close(self) -> None:
         """Leave nothing behind: no socket, no spare, no run."""
@@ -147,8 +159,13 @@ class Server:
             os.waitpid(judge.pid, 0)
 
     def _keep_spares(self) -> None:
+        """Fork the spares that are missing; during a run only one that nobody could do without.
+
+        A spare that gets ready takes seconds of a processor, which the run has need of.
+        """
         waiting_now = sum(judge.client is None for judge in self.judges)
-        for _ in range(self.spares - waiting_now):
+        wanted = self.spares if waiting_now == len(self.judges) else 1
+        for _ in range(wanted - waiting_now):
             self.judges.append(self._fork())
 
     def _fork(self) -> _Judge:
@@ -201,6 +218,7 @@ class Server:
         _, raw = os.waitpid(judge.pid, 0)
         status = os.waitstatus_to_exitcode(raw)
         self.judges.remove(judge)
+        self.lost = 0 if judge.client is not None else self.lost + 1
         os.close(judge.ended)
         judge.line.close()
         if judge.client is not None:
@@ -223,7 +241,7 @@ class Server:
         try:
             request = json.loads(data)
             refusal = self._refusal(connection, request, len(descriptors))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             refusal = "the request isn't one"
         spare = next((judge for judge in self.judges if judge.client is None), None)
         if refusal is None and spare is not None:
@@ -246,12 +264,15 @@ class Server:
         if not peer_is_own(connection) or descriptors != len(("input", "output", "errors")):
             return "the request isn't this user's"
         if request["stamp"] != self.stamp:
-            self.ends = not any(judge.client for judge in self.judges)
+            if not any(judge.client for judge in self.judges):
+                self.ends = "the package's files have changed"
             return "the package has changed since the judge loaded it"
         if request["python"] != sys.executable:
             return "the client has another Python"
-        if lasting(request["variables"]) != lasting(_STARTED_WITH):
-            return "the client has other variables"
+        theirs, ours = lasting(request["variables"]), lasting(_STARTED_WITH)
+        if theirs != ours:
+            names = sorted(name for name in theirs | ours if theirs.get(name) != ours.get(name))
+            return f"environment variables differ from the judge's: {', '.join(names)}"
         if sum(judge.client is not None for judge in self.judges) >= _MOST_RUNS:
             return "the judge has as many runs as it takes"
         words = request["words"]

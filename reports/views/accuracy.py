@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from kernel_workbench.reports.document.fields import command, number, table_of, text
 from kernel_workbench.reports.document.model import Cell, Column
 from kernel_workbench.reports.phrases import (
+    ACCEPTED,
     count,
     duration,
     memory,
@@ -165,9 +166,7 @@ def headline(record: Record) -> Headline:
     verdict: RunVerdict = "PASSED"
     if not gated:
         verdict = "NOT GATED"
-        notes.append(
-            "only baselines were run, which can't fail a run: this is no verdict on a kernel"
-        )
+        notes.append(_no_verdict(rows))
     unserved = any(kernel.fails for kernel in served(record.header.kernels, rows))
     if failed or unserved or not any(row.gates or not gated for row in ran):
         verdict = "FAILED"
@@ -227,9 +226,18 @@ def _says_nothing(row: AccuracyRow) -> bool:
     return row.status == "passed" and 0 in judged
 
 
+def _no_verdict(rows: Sequence[AccuracyRow]) -> str:
+    """Return why rows of which none gates say nothing of a kernel."""
+    accepted = any(ACCEPTED in row.notes for row in rows)
+    ran = "baselines and accepted failures" if accepted else "baselines"
+    return f"only {ran} were run, which can't fail a run: this is no verdict on a kernel"
+
+
 def _whose(record: Record, rows: Sequence[AccuracyRow]) -> str:
     """Return whose these rows are, which failed and don't fail the run."""
     can_fail = {(row.case.op, row.kernel) for row in rows} - baselines_of(record.header)
+    if any(ACCEPTED in row.notes for row in rows):
+        return "rows that can't fail the run"
     return "kernels that can't fail the run" if can_fail else "baselines"
 
 

@@ -355,7 +355,18 @@ class AccuracyOptions(VerdictOptions, PlannedOptions, SanitizeOptions):
         "--quick",
         "a dozen small cases of each op, as different as possible, for use while you edit a kernel",
     )
-    fail_fast: bool = option("--fail-fast", "end at the first row that fails, like -x")
+    fail_fast: bool = option("--fail-fast", "end at the first row that fails, as -x does")
+    accepted: str | None = option(
+        "--accepted FILE",
+        "failures that don't set the exit status: a kernel and a case a line, or a report of "
+        "--json",
+        type=not_empty,
+    )
+    accept: str | None = option(
+        "--accept FILE",
+        "write this run's failures to a file for --accepted; the exit status stays",
+        type=not_empty,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

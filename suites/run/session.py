@@ -18,6 +18,7 @@ from typing import Any, Generic, NoReturn
 
 import pytest
 import torch
+from rich.console import Console
 
 from kernel_workbench.kernels.registry import Kernel, KernelError
 from kernel_workbench.oracles.op import Case
@@ -26,10 +27,17 @@ from kernel_workbench.reports.arguments import quoted
 from kernel_workbench.reports.commands import this_program
 from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.output import lasting, report_console
-from kernel_workbench.reports.phrases import count, shown
+from kernel_workbench.reports.phrases import ACCEPTED, ACCEPTED_PASSES, count, shown
 from kernel_workbench.reports.record import AccuracyRow, FindRow, RecordError, RunHeader, read
 from kernel_workbench.reports.report import print_report
+from kernel_workbench.reports.run_report import accepted_that_pass
 from kernel_workbench.suites.run import earlier_run, shards
+from kernel_workbench.suites.run.accepted import (
+    AcceptedError,
+    check_target,
+    read_accepted,
+    write_accepted,
+)
 from kernel_workbench.suites.run.attempt import CRASHED, known_pairs, note_pair
 from kernel_workbench.suites.run.commands import path_in_command, without
 from kernel_workbench.suites.run.descriptions import (
@@ -54,6 +62,8 @@ from kernel_workbench.suites.run.suite import (
     is_short,
     memory_message,
 )
+
+_MOST_NAMED = 5  # accepted failures that pass now
 
 
 class Session(Generic[PairRow]):
@@ -86,6 +96,7 @@ class Session(Generic[PairRow]):
         self._stopped = ""  # why the run ended before its last row, as --max-seconds asked
         self._left_out: str | None = None  # the name of a row that -k leaves out
         self._failed_before: earlier_run.FailedRows | None = None
+        self._accepted, self._accept = _accepted_of(self.options)
         self._parent = os.getppid()
         if getattr(self.options, "fail_fast", False):
             config.option.maxfail = 1
@@ -285,10 +296,16 @@ class Session(Generic[PairRow]):
     def _typed(self) -> list[str]:
         return typed(self.config, self.suite.name)
 
-    def add(self, rows: Iterable[PairRow]) -> None:
-        """Write rows to the record; end the run if a row can't be written."""
+    def add(self, rows: Iterable[PairRow]) -> list[PairRow]:
+        """Write rows to the record, and return them; where one can't be written the run ends.
+
+        A failure that --accepted names is written as one that doesn't gate.
+        """
         assert self.record is not None
+        written = []
         for row in rows:
+            row = self._marked(row)
+            written.append(row)
             try:
                 self.record.add(row)
             except RecordError as error:
@@ -297,6 +314,20 @@ class Session(Generic[PairRow]):
                 self._failed += row.gates
                 self._beside += not row.gates
             self._short += is_short(row) and not self.suite.drawn
+        return written
+
+    def _marked(self, row: PairRow) -> PairRow:
+        """Return a row with what --accepted says of it."""
+        accepts = isinstance(row, AccuracyRow) and (row.kernel, row.case.id) in self._accepted
+        if not accepts or not isinstance(row, AccuracyRow) or not row.gates:
+            return row
+        if row.status == "failed":
+            changes = {"gates": False, "notes": (*row.notes, ACCEPTED)}
+        elif row.status == "passed" and ACCEPTED_PASSES not in row.notes:
+            changes = {"notes": (*row.notes, ACCEPTED_PASSES)}
+        else:
+            return row
+        return row.model_copy(update=changes)
 
     def measure(self, kernel: str, case: str, request: pytest.FixtureRequest) -> Sequence[PairRow]:
         """Run a test: write its rows to the record, and fail if one is wrong and gates."""
@@ -310,14 +341,13 @@ class Session(Generic[PairRow]):
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         except DeviceLostError as lost:
             self._lose(lost)
-        self.add(rows)
-        for row in rows:
+        for row in self.add(rows):
             wrong = self.suite.wrong(row)
             if wrong is not None:
                 request.node.user_properties.append(("judged", True))
                 if row.gates:
                     pytest.fail(wrong, pytrace=False)
-                pytest.xfail(f"a baseline, which doesn't gate: {wrong}")
+                pytest.xfail(f"doesn't gate: {wrong}")
         return rows
 
     def _lose(self, lost: DeviceLostError) -> NoReturn:
@@ -480,9 +510,34 @@ class Session(Generic[PairRow]):
         if not self.record.is_whole and self.suite.share is None and resumes:
             text = f"\nTo go on with it: {self._again(self.record.path)}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
+        if self.suite.share is None:
+            self._close_accepted(console)
         for error in self.errors:
             console.print("\nThe suite itself failed, which is no verdict on the kernel:")
             console.print(error, markup=False, highlight=False)
+
+    def _close_accepted(self, console: Console) -> None:
+        """Say which accepted failures pass now, and write the file of --accept."""
+        assert self.record is not None
+        rows = [row for row in self.record.rows if isinstance(row, AccuracyRow)]
+        passing = accepted_that_pass(rows)
+        if passing:
+            named = ", ".join(passing[:_MOST_NAMED])
+            more = f", and {len(passing) - _MOST_NAMED:,} more" * (len(passing) > _MOST_NAMED)
+            text = f"\nAccepted failures that pass now: {named}{more}"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+        if self._accept is None:
+            return
+        tried = {(row.kernel, row.case.id) for row in rows}
+        failed = {
+            (row.kernel, row.case.id)
+            for row in rows
+            if row.status == "failed" and (row.gates or ACCEPTED in row.notes)
+        }
+        try:
+            write_accepted(self._accept, failed | (self._accepted - tried))
+        except OSError as error:
+            self.errors.append(f"--accept {self._accept}: it can't be written ({error.strerror})")
 
     def _close(
         self, record: RunRecord[PairRow], stopped: str | None, *, suite_failed: bool
@@ -533,6 +588,16 @@ class Session(Generic[PairRow]):
         if self._failed_before is not None and not named:
             by.append(f"--failed={path_in_command(self._failed_before.record)}")
         return this_program().command(self.suite.name, [*own, *by, f"--resume={path}"])
+
+
+def _accepted_of(options: object) -> tuple[frozenset[tuple[str, str]], str | None]:
+    """Return the failures that --accepted names, and the file of --accept. Raises UsageError."""
+    accepted, accept = getattr(options, "accepted", None), getattr(options, "accept", None)
+    with refusing(AcceptedError):
+        names = frozenset() if accepted is None else read_accepted(accepted)
+        if accept is not None:
+            check_target(accept)
+    return names, accept
 
 
 def _names(pair: Pair) -> tuple[str, str]:

@@ -7,6 +7,7 @@ GitHub reads annotations from either stream, and outputs of a step from the file
 to.
 """
 
+import contextlib
 import json
 import sys
 
@@ -18,8 +19,12 @@ def _escaped(text: str) -> str:
 def main() -> None:
     """Print an annotation for each failure that counts, or for what kept the run from a verdict."""
     kernels, path = sys.argv[1:]
-    with open(path, encoding="utf-8") as file:  # noqa: PTH123  (the standard library's shortest)
+    report = None
+    with contextlib.suppress(ValueError), open(path, encoding="utf-8") as file:  # noqa: PTH123
         report = json.load(file)
+    if not isinstance(report, dict):  # the command was killed before it could print
+        error = "the run ended and printed no report; the log of the job has the reason"
+        report = {"failures": [], "error": error, "verdict": "suite failed"}
     texts = [
         f"{failure['kernel']}: {failure['case']}: {failure['sentence']}"
         for failure in report["failures"]
@@ -29,6 +34,9 @@ def main() -> None:
         texts.insert(0, report["error"])
     for text in texts:
         sys.stderr.write(f"::error file={_escaped(kernels)}::{_escaped(text)}\n")
+    for name in report.get("accepted_that_pass", ()):
+        text = f"{name}: an accepted failure that passes now; take it out of the file"
+        sys.stderr.write(f"::notice file={_escaped(kernels)}::{_escaped(text)}\n")
     sys.stdout.write(f"verdict={report['verdict']}\n")
 
 

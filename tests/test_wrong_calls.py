@@ -1,0 +1,208 @@
+"""Mistakes of programs that call the package: one sentence each, of a type that a caller expects.
+
+Mistakes on a command line, which `--json` shares, are in tests/suites/run/test_bad_inputs.py.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import kernel_workbench
+from kernel_workbench import SOFTMAX_FORWARD, Domain, mcp
+from kernel_workbench.pytest_plugin import _plan_of
+from kernel_workbench.reports.record import RecordError
+from kernel_workbench.reports.run_report import Report
+from kernel_workbench.testing import ArgumentsError, assert_matches, bound, cases, inputs
+from tests import ROOT
+
+_X = torch.ones(2, 3)
+_ACTION = ROOT / ".github" / "actions" / "accuracy" / "annotate.py"
+
+# A call, the type of its error, and words of the sentence.
+_CALLS: tuple[tuple[str, Callable[[], object], type[Exception], str], ...] = (
+    ("accuracy of a number", lambda: kernel_workbench.accuracy(3), TypeError, "got a int"),  # type: ignore[arg-type]
+    ("accuracy of None", lambda: kernel_workbench.accuracy(None), TypeError, "got a NoneType"),  # type: ignore[arg-type]
+    ("accuracy of a builtin", lambda: kernel_workbench.accuracy(len), TypeError, "isn't written"),
+    ("accuracy of a list", lambda: kernel_workbench.accuracy([3]), TypeError, "got a int"),  # type: ignore[list-item]
+    (
+        "accuracy on a number",
+        lambda: kernel_workbench.accuracy("a.py", cases=[3]),  # type: ignore[list-item]
+        TypeError,
+        "got a int as a case",
+    ),
+    ("search of None", lambda: kernel_workbench.search(None), TypeError, "got a NoneType"),  # type: ignore[arg-type]
+    ("bench of None", lambda: kernel_workbench.bench(None), TypeError, "got a NoneType"),  # type: ignore[arg-type]
+    ("compare of nothing", kernel_workbench.compare, RecordError, ""),
+    (
+        "compare of no file",
+        lambda: kernel_workbench.compare("none.jsonl"),
+        RecordError,
+        "there is no such file",
+    ),
+    (
+        "compare of no run",
+        lambda: kernel_workbench.compare(Report.of_no_run("accuracy", 2, "x")),
+        RecordError,
+        "a report has no record",
+    ),
+    (
+        "the record of no run",
+        lambda: Report.of_no_run("accuracy", 2, "why").read_record(),
+        RecordError,
+        "why",
+    ),
+    ("a report of no JSON", lambda: Report.from_json("{"), ValueError, ""),
+    ("a report of another JSON", lambda: Report.from_json("[]"), ValueError, ""),
+    ("no op", lambda: assert_matches(_X), ArgumentsError, ""),
+    (
+        "both ways",
+        lambda: assert_matches(_X, SOFTMAX_FORWARD, reference=torch.exp, x=_X),
+        ArgumentsError,
+        "",
+    ),
+    ("an op's name", lambda: assert_matches(_X, "softmax", x=_X), ArgumentsError, ""),  # type: ignore[arg-type]
+    ("no arguments", lambda: assert_matches(_X, SOFTMAX_FORWARD), ArgumentsError, ""),
+    (
+        "another argument",
+        lambda: assert_matches(_X, SOFTMAX_FORWARD, x=_X, y=_X),
+        ArgumentsError,
+        "",
+    ),
+    (
+        "an argument of another type",
+        lambda: assert_matches(_X, SOFTMAX_FORWARD, x=[1.0]),
+        ArgumentsError,
+        "",
+    ),
+    (
+        "an argument of whole numbers",
+        lambda: assert_matches(_X, SOFTMAX_FORWARD, x=_X.long()),
+        ArgumentsError,
+        "",
+    ),
+    (
+        "arguments on two devices",
+        lambda: assert_matches(_X, reference=torch.add, input=_X, other=_X.to("meta")),
+        ArgumentsError,
+        "several devices",
+    ),
+    ("no outputs", lambda: assert_matches(None, SOFTMAX_FORWARD, x=_X), AssertionError, ""),  # type: ignore[arg-type]
+    ("a number", lambda: assert_matches(3, SOFTMAX_FORWARD, x=_X), AssertionError, ""),  # type: ignore[arg-type]
+    ("two outputs", lambda: assert_matches((_X, _X), SOFTMAX_FORWARD, x=_X), AssertionError, ""),
+    ("a shape", lambda: assert_matches(_X[:1], SOFTMAX_FORWARD, x=_X), AssertionError, ""),
+    ("a dtype", lambda: assert_matches(_X.double(), SOFTMAX_FORWARD, x=_X), AssertionError, ""),
+    (
+        "an output's name",
+        lambda: assert_matches({"z": _X}, SOFTMAX_FORWARD, x=_X),
+        AssertionError,
+        "",
+    ),
+    ("a bound of nothing", lambda: bound(SOFTMAX_FORWARD), ArgumentsError, ""),
+    (
+        "the outputs of no case",
+        lambda: inputs(SOFTMAX_FORWARD, "a case"),  # type: ignore[arg-type]
+        ArgumentsError,
+        "got a str as a case",
+    ),
+    (
+        "cases of a tier",
+        lambda: cases(SOFTMAX_FORWARD, Domain(dtypes=(torch.float32,)), "fast"),  # type: ignore[arg-type]
+        ArgumentsError,
+        "tier is 'fast'",
+    ),
+    ("a marker of no op", lambda: _plan_of((3,), {}, "t.py"), pytest.UsageError, "3 is no op"),
+    (
+        "a marker of an op's wrong name",
+        lambda: _plan_of(("softmax",), {}, "t.py"),
+        pytest.UsageError,
+        "'softmax' is no op",
+    ),
+    (
+        "a marker of no domain",
+        lambda: _plan_of((SOFTMAX_FORWARD, 3), {}, "t.py"),
+        pytest.UsageError,
+        "3 is no domain",
+    ),
+    (
+        "a marker of a tier",
+        lambda: _plan_of((SOFTMAX_FORWARD, None, "fast"), {}, "t.py"),
+        pytest.UsageError,
+        "tier is 'fast'",
+    ),
+    (
+        "a marker of a device",
+        lambda: _plan_of((SOFTMAX_FORWARD,), {"device": "gpu"}, "t.py"),
+        pytest.UsageError,
+        "device is 'gpu'",
+    ),
+    (
+        "a marker of a word",
+        lambda: _plan_of((SOFTMAX_FORWARD,), {"speed": 3}, "t.py"),
+        pytest.UsageError,
+        "speed",
+    ),
+    ("a tool of no op", lambda: mcp.describe_op("fft"), ValueError, "there is no op 'fft'"),
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "words"), [row[1:] for row in _CALLS], ids=[row[0] for row in _CALLS]
+)
+def test_wrong_call_raises_a_sentence(
+    call: Callable[[], object], kind: type[Exception], words: str
+) -> None:
+    """The error has the type that the function documents, and says something."""
+    with pytest.raises(kind) as error:
+        call()
+    assert words in str(error.value)
+    assert str(error.value).strip()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["serve", "--device=gpu"], "--device"),
+        (["serve", "--idle-minutes=0"], "--idle-minutes: '0' isn't a number from 0.01"),
+        (["serve", "--spares=0"], "--spares: '0' isn't a whole number from 1 to 16"),
+        (["serve", "--sparse=1"], "did you mean --spares?"),
+    ],
+)
+def test_wrong_option_of_serve_is_a_sentence(words: list[str], sentence: str) -> None:
+    """The status is that of bad usage, and nothing listens."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kernel_workbench", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_annotation_of_an_empty_report_is_an_error(tmp_path: Path) -> None:
+    """A command that was killed printed nothing; the job fails, and its file is marked."""
+    for text in ("", "{", json.dumps([])):
+        (tmp_path / "accuracy.json").write_text(text)
+        done = subprocess.run(
+            [sys.executable, str(_ACTION), "mine.py", str(tmp_path / "accuracy.json")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0
+        assert done.stderr.startswith("::error file=mine.py::")
+        assert done.stdout == "verdict=suite failed\n"
+
+
+def test_mistakes_are_many() -> None:
+    """Forty, with those of the command line that are new with these doors."""
+    assert len(_CALLS) >= 36
