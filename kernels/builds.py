@@ -1,4 +1,4 @@
-"""What a kernel needs built before its first call: a library of C++ or CUDA, a table, a cubin.
+"""Build what a kernel needs before its first call: a library of C++ or CUDA, a table, a cubin.
 
 A kernel names a function in `build=`. The suites call it once, in a process of its own, before a
 worker calls the kernel; `built` returns its result, in the kernel's own function and in a program

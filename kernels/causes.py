@@ -176,7 +176,7 @@ def is_fatal(message: str) -> bool:
 def kernels_named_in(file: Path) -> tuple[str, ...]:
     """Return the names of the kernels that a file's text registers, without importing the file.
 
-    Of a decorator `@kernel(...)` this reads `name="..."`, or else the function's name.
+    The name is that of `name="..."` in the decorator `@kernel(...)`, or else the function's.
     """
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -192,7 +192,7 @@ def kernels_named_in(file: Path) -> tuple[str, ...]:
                 continue
             if ast.unparse(called).rpartition(".")[2] != "kernel" or not decorator.args:
                 continue
-            given = [word.value for word in decorator.keywords if word.arg == "name"]
-            literal = given[0] if given and isinstance(given[0], ast.Constant) else None
+            values = [word.value for word in decorator.keywords if word.arg == "name"]
+            literal = values[0] if values and isinstance(values[0], ast.Constant) else None
             names.append(function.name if literal is None else str(literal.value))
     return tuple(dict.fromkeys(names))
