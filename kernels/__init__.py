@@ -2,6 +2,7 @@
 
 from kernel_workbench import oracles
 from kernel_workbench.bare_names import check_name
+from kernel_workbench.kernels.builds import BuildError, built
 from kernel_workbench.kernels.configurations import configuration
 from kernel_workbench.kernels.expectation import Expectation, Fits, Loads, Spills, Stores, Uses
 from kernel_workbench.kernels.registry import (
@@ -24,6 +25,7 @@ __all__ = [
     "COLUMNS",
     "ROWS",
     "WIDTHS",
+    "BuildError",
     "Domain",
     "Expectation",
     "Fits",
@@ -36,6 +38,7 @@ __all__ = [
     "Stores",
     "Uses",
     "all_kernels",
+    "built",
     "choose",
     "configuration",
     "kernel",

@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
+from kernel_workbench.kernels.causes import kernels_named_in, with_cause
 from kernel_workbench.kernels.declarations import (
     KernelError,
     hint,
@@ -48,6 +49,7 @@ from kernel_workbench.oracles.reference.modules import (
 __all__ = [
     "Absent",
     "Domain",
+    "FileRaisedError",
     "Kernel",
     "KernelError",
     "NoKernelError",
@@ -72,6 +74,10 @@ _OURS = {"ours": True}
 
 class NoKernelError(LookupError):
     """No registered kernel serves a case; the message lists each refusal."""
+
+
+class FileRaisedError(KernelError):
+    """The import of a user's file raised an error, so that none of its kernels is registered."""
 
 
 def _kind(kind: tuple[type, ...], wanted: str) -> dict[str, Check]:
@@ -106,6 +112,7 @@ class Declaration:
     dispatched  (case) -> True if dispatch may take it for a served case, because it is fast there
     configurations  (case, sm) -> the names of the configurations for the case; the function asks
                     `kernel_workbench.kernels.configuration()` which one to take
+    build      (folder) -> what the kernel needs built, which it gets by `built(build)`
 
     A declaration that the kernel leaves out is None.
     """
@@ -130,6 +137,7 @@ class Declaration:
     configurations: Callable[[Case, int], tuple[str, ...]] | None = field(
         default=None, metadata=_FUNCTION
     )
+    build: Callable[[Path], object] | None = field(default=None, metadata=_FUNCTION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,8 +387,9 @@ def load_file(path: Path) -> tuple[Kernel, ...]:
         path: a file of Python or JSON.
 
     Raises:
-        KernelError: if the file doesn't exist, isn't Python, fails to import, registers nothing, or
-        registers a name that is taken; the message is one sentence.
+        FileRaisedError: if the import of the file raises an error; nothing is then registered.
+        KernelError: if the file doesn't exist, isn't Python, registers nothing, or registers a name
+        that is taken; the message is one sentence.
     """
     all_kernels()
     before = set(_registered)
@@ -476,6 +485,7 @@ def _imported(path: Path, option: str) -> Path:
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     _loading.append(file)
+    before = dict(_registered)
     try:
         spec.loader.exec_module(module)
         for value in tuple(vars(module).values()):
@@ -490,8 +500,17 @@ def _imported(path: Path, option: str) -> Path:
         raise KernelError(f"{option} {path}: {error}") from error
     except KernelError as error:
         raise KernelError(f"{option} {path}: {error}{_line(error, file)}") from error
-    except (Exception, SystemExit) as error:
+    except SyntaxError as error:
         raise KernelError(f"{option} {path}: importing it raised {_where(error, file)}") from error
+    except (Exception, SystemExit) as error:
+        _registered.clear()
+        _registered.update(before)
+        sentence = f"{option} {path}: importing it raised {_where(error, file)}"
+        names = kernels_named_in(file)
+        listed = f" (its kernels: {', '.join(names)})" if names else ""
+        misspelt = bool(_meant_keyword(" ".join(str(error).split())))
+        kind = KernelError if misspelt else FileRaisedError
+        raise kind(with_cause(sentence, str(error)) + listed * (not misspelt)) from error
     finally:
         _loading.pop()
     return file

@@ -34,10 +34,22 @@ TOOLS = ("memcheck", "racecheck", "initcheck")
 _FINDING_STATUS = 86  # the exit status that the tool gets for a finding
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (.*)")
 _SHOWN = re.compile(r"(\d+) hazards? displayed \((\d+) error")
-_FINDING = re.compile(r"^=========\s+(?:Error: |Warning: )?.*?\bat ([^\s+]+)\+0x", re.MULTILINE)
+_FINDING = re.compile(
+    r"^=========\s+(?:Error: |Warning: )?.*?\bat (?:void )?(.+?)\+0x", re.MULTILINE
+)
 _REPORT = re.compile(r"^=========\s+\S.*?(?=^=========\s*$|\Z)", re.MULTILINE | re.DOTALL)
 # Beginnings of the names of kernels that cuBLAS, cuDNN and PyTorch bring.
-_LIBRARIES = ("nvjet", "cutlass", "cudnn", "cublas", "sm80_xmma", "sm90_xmma", "at::native", "void")
+_LIBRARIES = (
+    "nvjet",
+    "cutlass",
+    "cudnn",
+    "cublas",
+    "sm80_xmma",
+    "sm90_xmma",
+    "at::native",
+    "cub::",
+    "thrust::",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +120,7 @@ def _without(printed: str, libraries: Counter[str]) -> str:
     return "".join(
         line
         for line in lines
-        if not (line.startswith("=========") and any(f"at {name}+0x" in line for name in libraries))
+        if not (line.startswith("=========") and any(f" {name}+0x" in line for name in libraries))
     )
 
 

@@ -85,6 +85,7 @@ class VerdictSuite(Suite[AccuracyRow]):
                 files=self.files,
                 time_limit_s=options.time_limit,
                 memory_limit=options.memory_limit,
+                builds=not options.shard,
             )
 
     def _mend_interpreter(self) -> tuple[str, ...]:
@@ -105,6 +106,10 @@ class VerdictSuite(Suite[AccuracyRow]):
             if self.options.shard or self.files:
                 self.workers.prepare()
             return selected_kernels(self.options, self.workers.kernels)
+
+    def left_out(self) -> tuple[str, ...]:
+        """Return what the workers couldn't import or build."""
+        return () if self.workers is None else self.workers.left_out
 
     def run_of(
         self, further: float, *, every_configuration: bool = False, signs: int | None = None

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -54,7 +55,7 @@ class BenchSuite(Suite[BenchRow]):
         self.counters = _counters(options, device)
         self.workers = self._new_workers()
 
-    def _new_workers(self) -> Workers:
+    def _new_workers(self, *, builds: bool = True) -> Workers:
         return Workers(
             self.device,
             self.sm,
@@ -63,6 +64,7 @@ class BenchSuite(Suite[BenchRow]):
             tasks=(TASK,),
             time_limit_s=self.options.time_limit,
             memory_limit=self.options.memory_limit,
+            builds=builds,
         )
 
     def plan(self) -> Sequence[Pair]:
@@ -125,6 +127,10 @@ class BenchSuite(Suite[BenchRow]):
             "empty_call_us": ground.empty_call_us,
         }
 
+    def left_out(self) -> tuple[str, ...]:
+        """Return what the workers couldn't import or build."""
+        return self.workers.left_out
+
     def refusal(self, kernel: Kernel, case: Case) -> str | None:
         """Return the sentence of the kernel's domain; on a CPU, refuse ours as interpreted."""
         if self.device.type == "cpu" and kernel.origin == "ours":
@@ -137,7 +143,8 @@ class BenchSuite(Suite[BenchRow]):
 
     def prepare(self, kept: Sequence[Pair]) -> None:
         """Compile ahead, in several processes."""
-        self.bench.first_calls |= compile_ahead(kept, self.device, self._new_workers)
+        workers = partial(self._new_workers, builds=False)  # the run's own workers have built all
+        self.bench.first_calls |= compile_ahead(kept, self.device, workers)
 
     def measure(self, kernel: Kernel, case: Case) -> Sequence[BenchRow]:
         """Judge the kernel, then time it; then count one call, if requested."""

@@ -98,6 +98,10 @@ class Profile(Suite[ProfileRow]):
             print(f"profile: rows will have times and no energy ({why})", file=sys.stderr)
         return {}
 
+    def left_out(self) -> tuple[str, ...]:
+        """Return what the workers couldn't import or build."""
+        return self.workers.left_out
+
     def refusal(self, kernel: Kernel, case: Case) -> str | None:
         """Return the reason of the kernel's domain, or None."""
         return self.judge.refusal(kernel, case)

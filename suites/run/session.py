@@ -559,6 +559,10 @@ class Session(Generic[PairRow]):
         if whole and self._short:
             record.interrupted = True
             stopped = f"the GPU had too little memory for {count(self._short, 'row')}"
+        left_out = self.suite.left_out() if whole else ()
+        if left_out:
+            record.interrupted = True
+            stopped = stopped or f"{count(len(left_out), 'part')} of it couldn't be tried here"
         if self.op_failures and not record.is_whole and stopped is None:
             stopped = f"an op of a file failed on {count(len(self.op_failures), 'pair')}"
         missing = not record.is_whole and stopped is None
@@ -573,7 +577,7 @@ class Session(Generic[PairRow]):
         else:
             status = ExitStatus.WRONG if failed else ExitStatus.RIGHT
         try:
-            record.close(status, tuple(dict.fromkeys(self.op_failures)), stopped)
+            record.close(status, tuple(dict.fromkeys((*left_out, *self.op_failures))), stopped)
         except RecordError as error:
             print(error, file=sys.stderr)
             status = status or ExitStatus.SUITE_FAILED

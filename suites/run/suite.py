@@ -172,6 +172,10 @@ class Suite(Generic[PairRow]):
         del kernels, rows
         return False
 
+    def left_out(self) -> tuple[str, ...]:
+        """Return sentences about files and kernels of the user that can't be tried here."""
+        return ()
+
     def close(self) -> None:
         """End the suite's processes."""
 

@@ -16,6 +16,7 @@ import torch
 from pydantic import ConfigDict
 from torch import Tensor
 
+from kernel_workbench.kernels.causes import with_cause
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.declared import wrong_strings
 from kernel_workbench.oracles.op import Case
@@ -34,25 +35,6 @@ Then = Literal["call", "replay"]
 The graph is captured after the first call, so that nothing is compiled or tuned in it.
 """
 SENTINEL = -12345.0  # rounded to the dtype; far from any value of the cases
-
-
-# After an error of these words the CUDA context is dead, and every later call in its process fails.
-_FATAL = (
-    "illegal memory access",
-    "unspecified launch failure",
-    "device-side assert",
-    "misaligned address",
-    "illegal instruction",
-)
-
-
-def is_fatal(message: str) -> bool:
-    """Return True if an error with this message leaves the process without a usable CUDA context.
-
-    >>> is_fatal("CUDA error: an illegal memory access was encountered")
-    True
-    """
-    return any(words in message for words in _FATAL)
 
 
 def stored(value: float, dtype: torch.dtype) -> float:
@@ -198,7 +180,10 @@ def declared(kernel: Kernel, case: Case, sm: int) -> Declared:
 
 
 def told_of(error: BaseException, kernel: Kernel) -> str:
-    """Return an error in one line, with the last line of the kernel's file in its traceback."""
+    """Return an error in one line, with the last line of the kernel's file in its traceback.
+
+    The cause follows where it is known (`kernels.causes`).
+    """
     # `kernel_workbench.testing` reads this module, and does without triton.
     from triton.runtime.errors import InterpreterError  # noqa: PLC0415
 
@@ -211,8 +196,5 @@ def told_of(error: BaseException, kernel: Kernel) -> str:
         if frame.filename == kernel.path
     ]
     where = f" at line {frames[-1].lineno} of {kernel.path}" if frames else ""
-    return (
-        f"it raised {type(error).__name__}{where}: {text[:500]}"
-        if text
-        else (f"it raised {type(error).__name__}{where}")
-    )
+    sentence = f"it raised {type(error).__name__}{where}"
+    return with_cause(f"{sentence}: {text[:500]}" if text else sentence, str(error))

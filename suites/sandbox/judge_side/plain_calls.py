@@ -16,9 +16,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
+from kernel_workbench.kernels.causes import is_fatal, with_cause
 from kernel_workbench.kernels.registry import Kernel, home_of
 from kernel_workbench.oracles.op import Case, Inputs, OutputForm, dtype_name
-from kernel_workbench.suites.sandbox.call import Call, is_fatal
+from kernel_workbench.suites.sandbox.call import Call
 from kernel_workbench.suites.sandbox.judge_side import waiting
 from kernel_workbench.suites.sandbox.judge_side.detached import DetachedError, start_detached
 from kernel_workbench.suites.sandbox.judge_side.worker_process import (
@@ -172,7 +173,9 @@ class UsersProcess:
         if reply.raised is not None:
             if is_fatal(reply.raised):
                 self.end()
-            return Call({}, seconds, "raised", f"it raised {reply.raised}")
+            return Call(
+                {}, seconds, "raised", with_cause(f"it raised {reply.raised}", reply.raised)
+            )
         if reply.ended is not None:
             how = f"it ended its process, with status {reply.ended}"
             return Call({}, seconds, "process ended", how)

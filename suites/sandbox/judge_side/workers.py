@@ -9,8 +9,9 @@ that the judge owns.
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
+from kernel_workbench.kernels.builds import old_locks
+from kernel_workbench.kernels.causes import kernels_named_in
 from kernel_workbench.kernels.registry import Domain, Kernel, KernelError, load_ops, wrong_promise
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import Case, Inputs
@@ -30,6 +33,7 @@ from kernel_workbench.suites.sandbox.judge_side.shared_calls import SharedCalls
 from kernel_workbench.suites.sandbox.judge_side.worker_process import (
     EndedError,
     ForkServer,
+    LimitError,
     WorkerProcess,
     free_memory,
 )
@@ -38,6 +42,7 @@ from kernel_workbench.suites.sandbox.shared_sets import SetLayout
 from kernel_workbench.suites.sandbox.wire import Message, spelled
 
 _ASK_S = 60.0
+_BUILD_S = 600.0
 _OTHER_OUTPUTS = "its process returned other outputs than the op's"
 _NO_WORKER = "its process sent what no worker sends"
 _MOST_RENEWED = 3  # the most workers for one call
@@ -106,10 +111,20 @@ class KernelDescription(BaseModel):
     numerics: dict[str, bool | int | float | str | None]
     wraps: str | None
     variants: tuple[str, ...]
+    build: bool
     problem: str | None
 
 
-def _elsewhere(**_: object) -> object:
+class BuildReply(BaseModel):
+    """A worker's reply about the build of a kernel."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    built: bool
+    problem: str | None = None
+
+
+def _elsewhere(*_: object, **__: object) -> object:
     raise RuntimeError("this kernel is called in a worker")
 
 
@@ -139,6 +154,7 @@ def kernel_of(description: KernelDescription, *, user: bool) -> Kernel:
         path=description.path,
         variants=lambda _: description.variants,
         wraps=description.wraps,
+        build=_elsewhere if description.build else None,
     )
 
 
@@ -154,6 +170,9 @@ class Workers:
     overlay    a folder with a changed copy of `kernels/`, which replaces the checkout's
     time_limit_s    the time limit of one call, in seconds
     memory_limit    the most resident bytes of a worker; None: half of the memory free at the start
+    builds     build what kernels need; else leave a kernel out whose build the cache lacks
+    build_limit_s   the time limit of one build, in seconds; None: ten calls', at least 600
+    left_out   sentences about files and kernels that can't be tried here, after `kernels`
     replaced   number of workers that ended before the run did
     arena_device    the device of inputs and outputs on their way: the GPU, if its driver lets two
                     processes share memory
@@ -167,6 +186,9 @@ class Workers:
     overlay: Path | None = None
     time_limit_s: float = 300.0
     memory_limit: int | None = None
+    builds: bool = True
+    build_limit_s: float | None = None
+    left_out: tuple[str, ...] = ()
     replaced: int = 0
     arena_device: torch.device = field(init=False)
     server: ForkServer | None = None
@@ -180,14 +202,18 @@ class Workers:
         overlay = None if self.overlay is None else str(self.overlay)
         files = tuple(str(file.resolve()) for file in self.files)
         self.script = UsersProcess(self.device, overlay, files)
+        if self.build_limit_s is None:
+            self.build_limit_s = max(_BUILD_S, 10 * self.time_limit_s)
 
     def kernels(self) -> tuple[Kernel, ...]:
-        """Return the kernels that the files, or the changed copy, register.
+        """Return the kernels that the files, or the changed copy, register, each of them built.
+
+        A file whose import fails beside others, and a kernel whose build fails, are left out.
 
         Their functions and domains stay in the workers: `call`, `declared` and `refusal` ask there.
 
         Raises:
-            KernelError: if a file can't be imported.
+            KernelError: if a file is refused, or nothing is left.
             WorkersError: if no worker can be started.
         """
         if not self._remote:
@@ -635,13 +661,31 @@ class Workers:
             self.server = None
         self.prepare()
         assert self.server is not None
+        worker, loaded = self._loaded()
+        if "error" in loaded:
+            worker.end()
+            raise KernelError(str(loaded["error"]))
+        self._worker = worker
+        if not self._remote:
+            self._leave_out(loaded)
+            self._remember(loaded)
+            self._build()
+        elif loaded.get("left_out"):
+            worker.end()
+            raise KernelError(f"{self._named()}: a file that was imported can't be imported again")
+        return self._worker
+
+    def _forked(self, files: Sequence[Path]) -> tuple[WorkerProcess, Message]:
+        """Return a new worker and its reply to the import of the files. Raises EndedError."""
+        assert self.server is not None and self.memory_limit is not None
         message: Message = {
             "overlay": None if self.overlay is None else str(self.overlay),
-            "files": [str(file) for file in self.files],
+            "files": [str(file) for file in files],
             "tasks": self.tasks,
             "sm": self.sm,
             "watched": True,
         }
+        started = time.time()
         worker = self.server.fork(message)
         try:
             loaded = worker.answer(max(self.time_limit_s, _ASK_S), self.memory_limit)
@@ -650,22 +694,119 @@ class Workers:
                 self.arena_device = torch.device("cpu")
                 worker = self.server.fork(message)
                 loaded = worker.answer(max(self.time_limit_s, _ASK_S), self.memory_limit)
+        except LimitError as ended:
+            locks = old_locks(started)
+            if ended.rule != "time limit" or not locks:
+                raise
+            raise LimitError(
+                ended.rule,
+                f"{ended}; a build may wait for the lock {locks[0]}, which an interrupted build "
+                "leaves: delete that file",
+            ) from ended
+        return worker, loaded
+
+    def _loaded(self) -> tuple[WorkerProcess, Message]:
+        """Return a worker that has imported the files, less those whose import ends a worker.
+
+        Raises KernelError if none is left, or if a file was imported before.
+        """
+        try:
+            return self._forked(self.files)
+        except EndedError as ended:
+            if self._remote or len(self.files) < 2:
+                reason = f"{self._named()}: while it was imported, {ended}"
+                raise KernelError(reason) from ended
+        ending: dict[Path, str] = {}
+        for file in self.files:
+            try:
+                worker, _ = self._forked([file])
+            except EndedError as ended:
+                names = ", ".join(kernels_named_in(file))
+                ending[file] = (
+                    f"--kernels {file}: while it was imported, {ended} (its kernels: {names})"
+                )
+            else:
+                worker.end()
+        self._drop(ending)
+        try:
+            return self._forked(self.files)
         except EndedError as ended:
             raise KernelError(f"{self._named()}: while it was imported, {ended}") from ended
-        if "error" in loaded:
-            worker.end()
-            raise KernelError(str(loaded["error"]))
-        self._worker = worker
-        self._remember(loaded)
-        return worker
+
+    def _leave_out(self, loaded: Message) -> None:
+        """Leave files out whose import raised an error in the worker. Raises KernelError."""
+        try:
+            raised = TypeAdapter(dict[str, str]).validate_python(loaded.get("left_out", {}))
+        except ValidationError as error:
+            raise KernelError(f"{self._named()}: {_NO_WORKER}") from error
+        self._drop({Path(file): sentence for file, sentence in raised.items()})
+
+    def _drop(self, problems: Mapping[Path, str]) -> None:
+        """Leave files out, with a sentence about each. Raises KernelError if none is left."""
+        kept = tuple(file for file in self.files if file not in problems)
+        if problems and not kept:
+            raise KernelError("; ".join(problems.values()))
+        self.files = kept
+        self.script.files = tuple(str(file.resolve()) for file in kept)
+        self.left_out += tuple(problems.values())
+
+    def _build(self) -> None:
+        """Build what the kernels need, and leave kernels out whose build fails.
+
+        The worker that builds ends afterwards: a build may leave anything in its process. Raises
+        KernelError if no kernel is left.
+        """
+        problems: list[str] = []
+        for key, kernel in list(self._remote.items()):
+            if kernel.build is None:
+                continue
+            try:
+                reply = self._asked_to_build(kernel, None)
+                if not reply.built and reply.problem is None and self.builds:
+                    text = f"building what {kernel.name} needs ({kernel.path})"
+                    print(text, file=sys.stderr, flush=True)
+                    reply = self._asked_to_build(kernel, self.build_limit_s)
+                    self._end()
+                problem = reply.problem
+            except LimitError as ended:
+                limit = f"it didn't end within {self.build_limit_s:g} s"
+                problem = limit if ended.rule == "time limit" else str(ended)
+            except EndedError as ended:
+                problem = str(ended)
+            else:
+                if problem is None and not reply.built:
+                    problem = "the cache has no result of it"
+            if problem is not None:
+                self._end()
+                del self._remote[key]
+                problems.append(
+                    f"kernel {kernel.name} in {kernel.path}: its build failed: {problem}"
+                )
+        if problems and not self._remote:
+            raise KernelError("; ".join(problems))
+        self.left_out += tuple(problems)
+        if self._worker is None or self._worker.ended:
+            self._worker, _ = self._loaded()
+
+    def _asked_to_build(self, kernel: Kernel, wait_s: float | None) -> BuildReply:
+        """Return the answer of a worker about a kernel's build. Raises EndedError."""
+        assert self.memory_limit is not None
+        if self._worker is None or self._worker.ended:
+            self._worker, _ = self._loaded()
+        message: Message = {"do": "build", "op": kernel.op.name, "kernel": kernel.name}
+        # The worker gives up its wait for a lock first, and can say so.
+        message |= {"wait_s": None if wait_s is None else 0.9 * wait_s}
+        reply = self._worker.exchange(message, wait_s or _ASK_S, self.memory_limit)
+        try:
+            return BuildReply.model_validate(reply)
+        except ValidationError as error:
+            raise EndedError("process ended", _NO_WORKER) from error
 
     def _named(self) -> str:
         return "--kernels " + " ".join(map(str, self.files)) if self.files else "the kernels"
 
     def _remember(self, loaded: Message) -> None:
         """Store the kernels that a worker has registered."""
-        if self._remote:
-            return
         try:
             descriptions = [
                 KernelDescription.model_validate(description) for description in loaded["kernels"]

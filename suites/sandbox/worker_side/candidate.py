@@ -20,6 +20,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from kernel_workbench.kernels.causes import is_fatal
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.op import Case, dtype_name
 from kernel_workbench.suites.interpreter import strict
@@ -33,7 +34,6 @@ from kernel_workbench.suites.sandbox.call import (
     Call,
     Fill,
     How,
-    is_fatal,
     told_of,
 )
 from kernel_workbench.suites.sandbox.parcels import Unpacked

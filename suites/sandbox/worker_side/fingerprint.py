@@ -39,6 +39,7 @@ _PATCHED = "triton.language"
 # Tables and attributes of ours that calls change.
 CHANGING = frozenset(
     {
+        "kernel_workbench.kernels.builds._loaded",
         "kernel_workbench.kernels.configurations._requested",
         "kernel_workbench.kernels.device._reported",
         "kernel_workbench.kernels.registry._loading",

@@ -20,9 +20,11 @@ from typing import Any, Literal
 import torch
 
 from kernel_workbench import use_overlay
-from kernel_workbench.kernels.registry import Kernel, KernelError
+from kernel_workbench.kernels.builds import BuildError, built, is_built
+from kernel_workbench.kernels.causes import is_fatal
+from kernel_workbench.kernels.registry import FileRaisedError, Kernel, KernelError
 from kernel_workbench.oracles.op import Case
-from kernel_workbench.suites.sandbox.call import Call, Declared, How, declared, is_fatal, told_of
+from kernel_workbench.suites.sandbox.call import Call, Declared, How, declared, told_of
 from kernel_workbench.suites.sandbox.parcels import Arena, ArenaError, Unpacked, lay_out, open_arena
 from kernel_workbench.suites.sandbox.shared_sets import OpenedSets
 from kernel_workbench.suites.sandbox.wire import Channel, ClosedError, Message, case_of
@@ -77,11 +79,17 @@ class _Worker:
         if message["watched"]:
             watch.watch_oracles()
             self.fingerprint = fingerprint.take({"the worker's tasks": self.tasks})
+        left_out: dict[str, str] = {}
         try:
             for file in message["files"]:
-                self._import(Path(file))
+                try:
+                    self._import(Path(file))
+                except FileRaisedError as error:
+                    left_out[file] = str(error)
         except KernelError as error:
             return {"error": str(error)}
+        if len(left_out) == len(message["files"]) > 0:
+            return {"error": "; ".join(left_out.values())}
         self.kernels = {(kernel.op.name, kernel.name): kernel for kernel in registry.all_kernels()}
         for key in set(self.kernels) - own:  # a user's kernel can't claim another origin
             self.kernels[key] = replace(self.kernels[key], origin="user")
@@ -91,7 +99,7 @@ class _Worker:
             if message["overlay"] or key not in own
         ]
         self.state = process_state.read()
-        return {"kernels": descriptions}
+        return {"kernels": descriptions, "left_out": left_out}
 
     def _import(self, file: Path) -> None:
         """Import a user's file, and restore code of ours that the import replaced.
@@ -113,6 +121,8 @@ class _Worker:
         if message["do"] == "ask":
             problem = Declared(problem=f"asked about the case, {reason}", rule=_REPLACED)
             return {"answers": [asdict(problem)] * len(message["cases"])}
+        if message["do"] == "build":
+            return reply  # the judge ends this worker
         if message["is_baseline"]:
             return reply | {"spent": True}
         if message["do"] == "call":
@@ -144,6 +154,18 @@ class _Worker:
             return {"answers": [answer(case_of(case)) for case in message["cases"]]}
 
         return self._answered(kernel, answers)
+
+    def build(self, message: Message) -> Message:
+        """Say if a kernel's build is in the cache; build it if the message has a time to wait."""
+        build = self.kernels[message["op"], message["kernel"]].build
+        if build is None:
+            return {"built": True}
+        try:
+            if message["wait_s"] is not None:
+                built(build, message["wait_s"])
+            return {"built": is_built(build)}
+        except BuildError as error:
+            return {"built": False, "problem": str(error)}
 
     def _answered(self, kernel: Kernel, answer: Callable[[], Message]) -> Message:
         """Return the answer of a user's function, and restore the settings that it changes."""
@@ -291,6 +313,7 @@ def _described(kernel: Kernel, sm: int) -> Message:
         "numerics": asdict(kernel.numerics),
         "wraps": kernel.wraps,
         "variants": variants,
+        "build": kernel.build is not None,
         "problem": problem,
     }
 
@@ -303,6 +326,7 @@ def serve(line: Channel, message: Message, device: torch.device) -> None:
     of = _Worker(device, line)
     answer: dict[str, Callable[[Message], Message]] = {
         "ask": of.ask,
+        "build": of.build,
         "call": of.call,
         "task": of.task,
         "passes": of.passes,

@@ -67,6 +67,17 @@ def test_races_in_a_librarys_own_kernels_are_told_and_fail_nothing() -> None:
     assert judged(86, _RACES.format(1, 1)).status == 86
 
 
+def test_template_of_a_user_is_no_kernel_of_a_library() -> None:
+    """A demangled template begins with "void" whoever wrote it; its name has spaces."""
+    library = "void at::native::vectorized_elementwise_kernel<(int)4, float>(int, float)"
+    user = "void softmax_rows<float, (int)3>(const T1 *, T1 *, int)"
+    of_library = _RACE.format(library, library)
+    assert judged(86, of_library + _RACES.format(1, 1)).status == 0
+    both = judged(86, of_library + _RACE.format(user, user) + _RACES.format(2, 2))
+    assert (both.status, len(both.libraries)) == (86, 1)
+    assert judged(86, _RACE.format(user, user) + _RACES.format(1, 1)).status == 86
+
+
 @pytest.mark.skipif(
     Path("/usr/local/cuda/bin/compute-sanitizer").exists(), reason="it is installed here"
 )
