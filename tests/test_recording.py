@@ -94,7 +94,7 @@ def test_calls_of_a_transformer_are_cases_with_counts(tmp_path: Path) -> None:
     weights = _weights(tmp_path / "calls.jsonl")
     assert {name: weights.get(name) for name in expected} == expected
     assert recording.unseen == ()
-    assert "of 11 ops" not in recording.summary
+    assert recording.summary == "calls.jsonl: 96 calls of 16 cases of 11 ops"
     (norm,) = [
         line for line in _lines(tmp_path / "calls.jsonl") if line["op"] == "rms_norm_forward"
     ]
@@ -155,7 +155,7 @@ def test_call_without_an_op_has_a_sentence_and_a_count(
         (lambda x: x, "contiguous", False),
         (lambda x: x.T.contiguous().T, "x_transposed", False),
         (lambda _: torch.randn(6, 9)[:, :6], "rowpad3", False),
-        (lambda _: torch.randn(6, 13)[:, :6], "x_rowpad5", True),
+        (lambda _: torch.randn(6, 13)[:, :6], "rowpad8", True),
     ],
 )
 def test_strides_become_the_nearest_layout(

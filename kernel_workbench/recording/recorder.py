@@ -265,7 +265,7 @@ def _unseen(counts: _Counts) -> tuple[str, ...]:
     graphs = dynamo.counters["stats"]["unique_graphs"] if dynamo is not None else 0
     if graphs:
         found.append(
-            f"torch.compile has compiled {graphs:,} graphs in this process, and calls within a graph "
+            f"torch.compile has compiled {graphs:,} graphs in this process, and calls within one "
             "aren't seen; set TORCH_COMPILE_DISABLE=1 to record them"
         )
     found += [
