@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.oracles import OPS
-from kernel_workbench.oracles.cases.factors import number_word
 from kernel_workbench.oracles.cases.names import joined, objection
 from kernel_workbench.oracles.op import (
     CONTIGUOUS,
@@ -22,6 +21,7 @@ from kernel_workbench.oracles.op import (
     Op,
     dtype_name,
 )
+from kernel_workbench.oracles.reference import ReferenceOp
 from kernel_workbench.recording.views import NoOpError, View, rows
 
 _MOST_JOINED = 3
@@ -81,9 +81,11 @@ def line_of(case: Case) -> dict[str, object]:
 
 def _with_numbers(op: Op, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the arguments, each number as the nearest that a case can have, and notes of these."""
-    defaults: Mapping[str, float] = getattr(getattr(op, "signature", None), "numbers", {})
-    own: Mapping[str, tuple[float, ...]] = getattr(op, "numbers", {})
-    result, notes = dict(arguments), []
+    if not isinstance(op, ReferenceOp):
+        return dict(arguments), []
+    defaults, own = op.reference.signature.numbers, op.reference.numbers
+    result: dict[str, Any] = dict(arguments)
+    notes = []
     for name, default in defaults.items():
         if name not in arguments:
             continue
@@ -91,7 +93,7 @@ def _with_numbers(op: Op, arguments: Mapping[str, Any]) -> tuple[dict[str, Any],
         nearest = min((default, *own.get(name, ())), key=lambda other: _apart(value, other))
         result[name] = nearest
         if nearest != value:
-            notes.append(f"{name} = {value:g} is replayed as {number_word(name, nearest)}")
+            notes.append(f"{name} = {value:g} is replayed as {nearest:g}")
     return result, notes
 
 
