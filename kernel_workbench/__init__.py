@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from kernel_workbench.kernels.attention import attention as attention
     from kernel_workbench.kernels.layer_norm import layer_norm as layer_norm
     from kernel_workbench.kernels.layer_norm import rms_norm as rms_norm
+    from kernel_workbench.recording import record as record
+    from kernel_workbench.recording import recorded_values as recorded_values
 
-# Suites as functions and functions for a model, by the module that has them; `kernels` has all
-# other public names.
+# Suites as functions, functions for a model and recordings, by the module that has them; `kernels`
+# has all other public names.
 _FUNCTIONS = {
     "Failure": "api",
     "Report": "api",
@@ -39,6 +41,8 @@ _FUNCTIONS = {
     "attention": "kernels.attention",
     "layer_norm": "kernels.layer_norm",
     "rms_norm": "kernels.layer_norm",
+    "record": "recording",
+    "recorded_values": "recording",
 }
 
 refuse_bare_names()

@@ -78,6 +78,11 @@ _SUITES = {
         "Compile kernels for GPUs, without a GPU.",
         needs=_CALLING,
     ),
+    "record": _Suite(
+        "kernel_workbench.recording",
+        "Record the calls that a Python program makes, as cases.",
+        needs=("torch",),
+    ),
     "serve": _Suite(
         "kernel_workbench.serve",
         "Keep judges warm, so that accuracy answers quickly.",

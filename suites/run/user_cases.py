@@ -6,6 +6,9 @@ A record of search is such a file, too; its cases are the ones that broke a kern
 
 A line may also have weight (how often a model makes the call), weight_dtype, options, layout (by
 its name in the op's own cases), distribution and seed. The error names every wrong line, up to ten.
+
+A recording of a model's calls is such a file, too. Its lines have the calls of each case, which
+nothing here reads. A line with the key "skipped" says which calls have no case, and why.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -60,6 +64,17 @@ class _CaseLine(BaseModel):
     distribution: Name = "normal"
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     weight: float | None = Field(default=None, gt=0, lt=math.inf)
+    calls: tuple[dict[str, object], ...] = ()
+
+
+class _Skipped(BaseModel):
+    """A line of a recording: calls that no op expresses, or that couldn't be seen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    skipped: Annotated[str, Field(max_length=2000)]
+    weight: int | None = Field(default=None, gt=0)
+    calls: tuple[dict[str, object], ...] = ()
 
 
 def user_cases(options: JudgedOptions, device: torch.device) -> tuple[Case, ...] | None:
@@ -79,9 +94,46 @@ def user_cases(options: JudgedOptions, device: torch.device) -> tuple[Case, ...]
     if device.type == "cuda":
         most = int(torch.cuda.get_device_properties(device).total_memory)
     try:
-        return read_cases(files, most)
+        cases = read_cases(files, most)
     except CasesError as error:
         raise pytest.UsageError(str(error)) from error
+    for sentence in skipped_calls(files):
+        if sentence not in _printed:
+            _printed.add(sentence)
+            print(sentence, file=sys.stderr)
+    return cases
+
+
+_printed: set[str] = set()  # by this process: a suite may ask for its cases more than once
+
+
+def skipped_calls(files: Sequence[Path]) -> tuple[str, ...]:
+    """Return a sentence for each file whose recorded calls have not all a case.
+
+    Raises CasesError where a file can't be read.
+    """
+    sentences = []
+    for file in files:
+        lines = _lines(file)
+        skipped = [found for line in lines if (found := _skipped(line)) is not None]
+        if not skipped:
+            continue
+        calls = sum(line.weight or 0 for line in skipped)
+        reasons = [shown(line.skipped) for line in skipped]
+        more = len(reasons) - _MOST_TOLD
+        listed = "; ".join(reasons[:_MOST_TOLD]) + (f"; and {more:,} more" if more > 0 else "")
+        sentences.append(f"{shown(file.name)}: {calls:,} recorded calls aren't tried: {listed}")
+    return tuple(sentences)
+
+
+def _skipped(line: bytes) -> _Skipped | None:
+    """Return what a line says of calls without a case; None for any other line."""
+    if b'"skipped"' not in line or len(line) > _MOST_BYTES_OF_A_LINE:
+        return None
+    try:
+        return _Skipped.model_validate_json(line)
+    except ValidationError:
+        return None
 
 
 def _files(options: JudgedOptions) -> tuple[Path, ...]:
@@ -105,11 +157,14 @@ def read_cases(files: Sequence[Path], most_bytes: int) -> tuple[Case, ...]:
         if (shrunk := _finds(file)) is not None:
             cases |= {case.id(): case for case in shrunk}
             continue
-        written = [(number, line) for number, line in enumerate(_lines(file), 1) if line.strip()]
+        written = [
+            (number, line)
+            for number, line in enumerate(_lines(file), 1)
+            if line.strip() and _skipped(line) is None
+        ]
         if not written:
-            raise CasesError(
-                f"--cases {shown(file)}: the file has no case; write one JSON object a line"
-            )
+            why = "; ".join(skipped_calls([file])) or "write one JSON object a line"
+            raise CasesError(f"--cases {shown(file)}: the file has no case; {why}")
         for number, line in written:
             where = f"{shown(file)}, line {number}"
             try:
