@@ -229,7 +229,7 @@ def server() -> Any:  # noqa: ANN401  (of a package that may be absent)
 def _with_sentence(tool: Callable[..., Any]) -> Callable[..., Any]:
     """Return the tool with errors of its arguments as the client reads them.
 
-    Of another exception the server says the tool's name alone.
+    The server says no more than the tool's name where another exception is raised.
     """
     tool_error = importlib.import_module("mcp.server.mcpserver.exceptions").ToolError
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -89,11 +90,13 @@ def _with_numbers(op: Op, arguments: Mapping[str, Any]) -> tuple[dict[str, Any],
     for name, default in defaults.items():
         if name not in arguments:
             continue
-        value = float(arguments[name])
-        nearest = min((default, *own.get(name, ())), key=lambda other: _apart(value, other))
+        value, nearest = arguments[name], default
+        if isinstance(value, int | float) and isinstance(default, int | float):
+            numbers = (float(default), *own.get(name, ()))
+            nearest = min(numbers, key=partial(_apart, float(value)))
         result[name] = nearest
         if nearest != value:
-            notes.append(f"{name} = {value:g} is replayed as {nearest:g}")
+            notes.append(f"{name} = {value} is replayed as {nearest}")
     return result, notes
 
 
@@ -129,7 +132,8 @@ def _nearest(op: Op, case: Case, arguments: Mapping[str, Any]) -> tuple[Layout, 
         where = op.geometry(changed)
         return sum(_distance(tensor, where[name]) for name, tensor in placed.items())
 
-    chosen, least, parts = CONTIGUOUS, distance(CONTIGUOUS), []
+    parts: list[Layout] = []
+    chosen, least = CONTIGUOUS, distance(CONTIGUOUS)
     while least and len(parts) < _MOST_JOINED:
         tried = [(joined([*parts, layout]), layout) for layout in layouts if layout not in parts]
         near = [(distance(both), layout, both) for both, layout in tried if both is not None]

@@ -69,7 +69,7 @@ class _Key:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Backward:
+class _BackwardCall:
     """A backward of a call without values; likewise."""
 
     forward: _Key
@@ -77,14 +77,14 @@ class _Backward:
     grad: _TensorForm
 
 
-class _State(threading.local):
+class _Seen(threading.local):
     """A thread's state: whether it is inside a recorded call, and the last activation by silu."""
 
     inside = False
     silu: tuple[weakref.ref[Tensor], _TensorForm, Tensor | None] | None = None
 
 
-_state = _State()
+_state = _Seen()
 _lock = threading.RLock()
 _active: tuple[Recorder, ...] = ()
 _keys: dict[tuple[Any, ...], Any] = {}  # by contents
@@ -131,7 +131,7 @@ def _autocast(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.dtype |
 class _Sampled:
     """Values of one call: arguments as they were before it."""
 
-    key: _Key | _Backward
+    key: _Key | _BackwardCall
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     grad: Tensor | None = None
@@ -139,12 +139,12 @@ class _Sampled:
 
 @dataclass
 class _Counts:
-    """What a recording has seen so far."""
+    """The calls that a recording has seen so far."""
 
-    calls: dict[_Key | _Backward, int] = field(default_factory=dict)
+    calls: dict[_Key | _BackwardCall, int] = field(default_factory=dict)
     unreadable: dict[str, int] = field(default_factory=dict)
     samples: list[_Sampled] = field(default_factory=list)
-    sampled: dict[_Key | _Backward, int] = field(default_factory=dict)
+    sampled: dict[_Key | _BackwardCall, int] = field(default_factory=dict)
     bytes: int = 0
 
 
@@ -220,7 +220,7 @@ class Recorder:
         """Return the functions that the recording is of."""
         return self._targets
 
-    def count(self, key: _Key | _Backward) -> bool:
+    def count(self, key: _Key | _BackwardCall) -> bool:
         """Count a call, and say whether its values are to be kept."""
         with self._lock:
             number = self._counts.calls.get(key, 0) + 1
@@ -428,10 +428,9 @@ def _replace_imported(replaced: Mapping[int, tuple[Any, Any]]) -> None:
     for module_name, module in list(sys.modules.items()):
         if module_name.startswith(("torch.", "kernel_workbench.recording")):
             continue
-        names = getattr(module, "__dict__", None)
-        if not isinstance(module, ModuleType) or names is None:
+        if not isinstance(module, ModuleType):  # a program may put any object there
             continue
-        for name, value in list(names.items()):
+        for name, value in list(vars(module).items()):
             found = replaced.get(id(value))
             if found is not None and found[0] is value:
                 _installed.append((module, name, value))
@@ -459,8 +458,8 @@ def _around(target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @dataclass(slots=True)
-class _Kept:
-    """What of a call is kept until its output is there, and until its gradient is.
+class _KeptCall:
+    """The part of a call that is kept until its output is there, and until its gradient is.
 
     Attributes:
         key: the call without values.
@@ -477,7 +476,7 @@ class _Kept:
     versions: tuple[int, ...] | None = None
 
 
-def _before(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Kept | None:
+def _before(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _KeptCall | None:
     recorders = _active
     try:
         key = _key(target, args, kwargs)
@@ -501,14 +500,14 @@ def _key(target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _K
 
 def _counted(
     key: _Key, recorders: tuple[Recorder, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> _Kept:
+) -> _KeptCall:
     wanted = tuple(recorder for recorder in recorders if recorder.wants(key.target))
     for recorder in wanted:
         if recorder.count(key):
             recorder.keep(_sampled(key, args, kwargs))
     if not any(recorder.keeps_values for recorder in wanted):
-        return _Kept(key, wanted)
-    return _Kept(key, wanted, args, kwargs, _versions(args, kwargs))
+        return _KeptCall(key, wanted)
+    return _KeptCall(key, wanted, args, kwargs, _versions(args, kwargs))
 
 
 def _versions(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -519,7 +518,7 @@ def _versions(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ..
 
 
 def _sampled(
-    key: _Key | _Backward,
+    key: _Key | _BackwardCall,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     grad: Tensor | None = None,
@@ -535,7 +534,7 @@ def _copy(value: Any) -> Any:  # noqa: ANN401  (any argument of a function)
         return value.detach().clone().requires_grad_(value.requires_grad)
 
 
-def _after(kept: _Kept, out: object) -> None:
+def _after(kept: _KeptCall, out: object) -> None:
     if not kept.key.target.has_backward or not isinstance(out, Tensor) or not out.requires_grad:
         return
     try:
@@ -546,13 +545,13 @@ def _after(kept: _Kept, out: object) -> None:
             recorder.fail(f"the backward of {kept.key.target.name}")
 
 
-def _on_gradient(kept: _Kept, out: _TensorForm | None, grad: Tensor) -> None:
+def _on_gradient(kept: _KeptCall, out: _TensorForm | None, grad: Tensor) -> None:
     recorders = tuple(recorder for recorder in kept.recorders if recorder in _active)
     if not recorders or _compiling():
         return
     try:
         contents = kept.key, out, _form(grad)
-        key = _keys.get(contents) or _keys.setdefault(contents, _Backward(*contents))
+        key = _keys.get(contents) or _keys.setdefault(contents, _BackwardCall(*contents))
     except Exception:  # noqa: BLE001  (likewise)
         for recorder in recorders:
             recorder.fail(f"the backward of {kept.key.target.name}")
@@ -608,7 +607,7 @@ def _around_product(original: Callable[..., Any]) -> Callable[..., Any]:
     return replacement
 
 
-def _gated(form: _TensorForm, gate: Tensor | None, up: Tensor) -> _Kept | None:
+def _gated(form: _TensorForm, gate: Tensor | None, up: Tensor) -> _KeptCall | None:
     recorders = _active
     try:
         contents = SWIGLU, (form, _form(up)), (), None
@@ -621,5 +620,5 @@ def _gated(form: _TensorForm, gate: Tensor | None, up: Tensor) -> _Kept | None:
         wanted = tuple(recorder for recorder in recorders if recorder.wants(SWIGLU))
         for recorder in wanted:
             recorder.count(key)
-        return _Kept(key, wanted)
+        return _KeptCall(key, wanted)
     return _counted(key, recorders, (gate, up), {})

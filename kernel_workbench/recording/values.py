@@ -42,7 +42,7 @@ class ValuesError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ValueSample:
     """The arguments of one recorded call.
 
     Attributes:
@@ -61,7 +61,7 @@ def values_path(calls: Path) -> Path:
     return calls.with_suffix(".safetensors")
 
 
-def write_values(path: Path, samples: Sequence[Sample]) -> None:
+def write_values(path: Path, samples: Sequence[ValueSample]) -> None:
     """Write samples whose arguments are tensors and numbers."""
     header: dict[str, Any] = {"__metadata__": {}}
     tensors: list[Tensor] = []
@@ -92,7 +92,7 @@ def write_values(path: Path, samples: Sequence[Sample]) -> None:
     beside.replace(path)
 
 
-def recorded_values(path: str | os.PathLike[str]) -> Iterator[Sample]:
+def recorded_values(path: str | os.PathLike[str]) -> Iterator[ValueSample]:
     """Return the samples of values that a recording kept.
 
     Args:
@@ -118,7 +118,7 @@ def recorded_values(path: str | os.PathLike[str]) -> Iterator[Sample]:
         raise ValuesError(f"{file}: damaged, or no file of a recording; record again") from error
 
 
-def _samples(data: bytes) -> list[Sample]:
+def _samples(data: bytes) -> list[ValueSample]:
     length = int.from_bytes(data[:_LENGTH], "little")
     if len(data) < _LENGTH or not 0 < length <= min(len(data), _MOST_BYTES_OF_A_HEADER):
         raise ValueError("no header")
@@ -139,5 +139,5 @@ def _samples(data: bytes) -> list[Sample]:
     for number, text in about.items():
         entry = json.loads(text)
         values = arguments.get(number, {}) | entry["numbers"]
-        samples.append(Sample(OPS[entry["op"]], entry["case"], values))
+        samples.append(ValueSample(OPS[entry["op"]], entry["case"], values))
     return samples

@@ -17,14 +17,14 @@ from kernel_workbench.oracles.op import Case
 from kernel_workbench.recording.lines import case_of, line_of, on_meta
 from kernel_workbench.recording.recorder import (
     _MOST_CALLS_OF_A_LINE,
-    _Backward,
+    _BackwardCall,
     _Counts,
     _Key,
     _Opaque,
     _Sampled,
     _TensorForm,
 )
-from kernel_workbench.recording.values import Sample, values_path, write_values
+from kernel_workbench.recording.values import ValueSample, values_path, write_values
 from kernel_workbench.recording.views import NoOpError, View
 
 
@@ -64,7 +64,10 @@ def write(path: Path, counts: _Counts, unseen: Sequence[str]) -> str:
 
 
 def _summary(
-    path: Path, cases: Mapping[str, _Line], skipped: Mapping[str, _Line], samples: Sequence[Sample]
+    path: Path,
+    cases: Mapping[str, _Line],
+    skipped: Mapping[str, _Line],
+    samples: Sequence[ValueSample],
 ) -> str:
     calls = sum(line.weight for line in cases.values())
     ops = len({line.begins["op"] for line in cases.values()})
@@ -78,13 +81,13 @@ def _summary(
 
 
 def _place(
-    key: _Key | _Backward, number: int, cases: dict[str, _Line], skipped: dict[str, _Line]
+    key: _Key | _BackwardCall, number: int, cases: dict[str, _Line], skipped: dict[str, _Line]
 ) -> None:
     """Add a call to the lines of its cases, or to the line that says why it has none."""
-    forward = key.forward if isinstance(key, _Backward) else key
+    forward = key.forward if isinstance(key, _BackwardCall) else key
     about: dict[str, object] = {
         "function": forward.target.name,
-        "direction": "backward" if isinstance(key, _Backward) else "forward",
+        "direction": "backward" if isinstance(key, _BackwardCall) else "forward",
         "count": number,
     } | _shown(key)
     try:
@@ -105,18 +108,18 @@ def _add(line: _Line, number: int, about: dict[str, object]) -> None:
 
 
 def _views(
-    key: _Key | _Backward,
+    key: _Key | _BackwardCall,
     args: tuple[Any, ...] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     grad: Tensor | None = None,
 ) -> list[View]:
     """Return a call as ops have it; without values its tensors are on the device meta."""
-    forward = key.forward if isinstance(key, _Backward) else key
+    forward = key.forward if isinstance(key, _BackwardCall) else key
     out = None
     if args is None or kwargs is None:
         args = tuple(_restored(value, forward) for value in forward.args)
         kwargs = {name: _restored(value, forward) for name, value in forward.kwargs}
-        if isinstance(key, _Backward):
+        if isinstance(key, _BackwardCall):
             grad = _restored(key.grad, None)
             out = None if key.out is None else _restored(key.out, None)
     else:
@@ -147,11 +150,11 @@ def _as_autocast(value: Any, key: _Key) -> Any:  # noqa: ANN401  (likewise)
     return value.to(key.autocast) if value.dtype.is_floating_point else value
 
 
-def _shown(key: _Key | _Backward) -> dict[str, object]:
+def _shown(key: _Key | _BackwardCall) -> dict[str, object]:
     """Return shapes, strides, dtypes and numbers of a call, for JSON."""
-    forward = key.forward if isinstance(key, _Backward) else key
+    forward = key.forward if isinstance(key, _BackwardCall) else key
     named = {str(place): value for place, value in enumerate(forward.args)} | dict(forward.kwargs)
-    if isinstance(key, _Backward):
+    if isinstance(key, _BackwardCall):
         named["gradient"] = key.grad
     result: dict[str, object] = {
         "arguments": {name: _json(value) for name, value in named.items() if value is not None}
@@ -173,7 +176,7 @@ def _json(value: object) -> object:
     return value if isinstance(value, bool | int | float | str) else str(value)
 
 
-def _sample(kept: _Sampled) -> list[Sample]:
+def _sample(kept: _Sampled) -> list[ValueSample]:
     """Return the values of a call as arguments of ops; none where no op can express it."""
     try:
         views = _views(kept.key, kept.args, kept.kwargs, kept.grad)
@@ -183,7 +186,7 @@ def _sample(kept: _Sampled) -> list[Sample]:
         return []
     found = zip(views, cases, strict=True)
     return [
-        Sample(
+        ValueSample(
             OPS[view.op],
             case.id(),
             {name: v for name, v in view.arguments.items() if v is not None},

@@ -174,7 +174,7 @@ def scale_of(case: Case) -> float:
     """Return the factor of the scores: the option's number, or 1 / sqrt(d)."""
     if "scale" in case.options:
         return chosen(case, SCALES)
-    return max(case.size("d"), 1) ** -0.5
+    return 1 / math.sqrt(max(case.size("d"), 1))
 
 
 def alibi_slopes(h_q: int) -> Tensor:

@@ -597,8 +597,8 @@ def _along(array: Array, size: str | None, parts: Tensor) -> Tensor | None:
 def _is_mostly_nan(truth: Outputs) -> bool:
     """Return whether an op isn't made for -inf in the argument that holds it.
 
-    The formula makes NaN of most rows then, as a product does, and kernels of some more. Of an
-    argument that may be -inf, such as logits, three rows in eight at most are -inf throughout.
+    The formula makes NaN of most rows then, as a product does, and kernels of some more. In
+    an argument that may be -inf, such as logits, at most three rows in eight are -inf throughout.
     """
     shares = [value.isnan().double().mean() for value in truth.values() if value is not None]
     return any(float(share) > _MOST_NAN for share in shares)

@@ -68,7 +68,7 @@ _EXCLUDES = (
 
 
 class SuiteOptions(CommandLine):
-    """The options of a suite. What is wrong raises pytest.UsageError.
+    """The options of a suite. A wrong option raises pytest.UsageError.
 
     defaults: whether an option that isn't typed has its default, or is left out.
     """

@@ -120,8 +120,8 @@ def skipped_calls(files: Sequence[Path]) -> tuple[str, ...]:
             continue
         calls = sum(line.weight or 0 for line in skipped)
         reasons = [shown(line.skipped) for line in skipped]
-        more = len(reasons) - _MOST_TOLD
-        listed = "; ".join(reasons[:_MOST_TOLD]) + (f"; and {more:,} more" if more > 0 else "")
+        more = len(reasons) - _MOST_MESSAGES
+        listed = "; ".join(reasons[:_MOST_MESSAGES]) + (f"; and {more:,} more" if more > 0 else "")
         sentences.append(f"{shown(file.name)}: {calls:,} recorded calls aren't tried: {listed}")
     return tuple(sentences)
 

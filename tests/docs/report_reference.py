@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-from kernel_workbench import api, testing
+from kernel_workbench import api, recording, testing
 from kernel_workbench.reports.arguments import CommandLine
 from kernel_workbench.reports.run_report import (
     REPORT_SCHEMA_VERSION,
@@ -41,6 +41,7 @@ Made by `python -m tests.docs.report_reference --write docs/reference` of the do
 _TITLES = {
     api: "The suites: `from kernel_workbench import accuracy`",
     testing: "In a test: `from kernel_workbench.testing import assert_matches`",
+    recording: "Around a model: `from kernel_workbench import record`",
 }
 
 
