@@ -67,7 +67,16 @@ _STATUS_OF_NOX = {
 # Options whose value is a path; tests/suites/run/test_commands.py holds them to what the
 # sessions take.
 _PATHS = {
-    *("--against", "--benchmark-json", "--cache", "--cases", "--definition", "--detection"),
+    *(
+        "--accept",
+        "--accepted",
+        "--against",
+        "--benchmark-json",
+        "--cache",
+        "--cases",
+        "--definition",
+        "--detection",
+    ),
     *(
         "--failed",
         "--html",

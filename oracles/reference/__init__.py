@@ -398,7 +398,10 @@ class Reference:
                 for array, bound in zip(self.signature.outputs, bounds_, strict=True)
             )
         # An infinity that the reference leaves out of a sum leaves the analysis without a number.
-        bounds_ = tuple(_unjudged(bound, bound.deterministic.isnan()) for bound in bounds_)
+        bounds_ = tuple(
+            _unjudged(bound, bound.deterministic.isnan() & required(truth, array.name).isfinite())
+            for array, bound in zip(self.signature.outputs, bounds_, strict=True)
+        )
         if case.distribution.startswith("minus_inf") and _is_mostly_nan(truth):
             every = torch.ones((), dtype=torch.bool)
             bounds_ = tuple(replace(bound, or_nan=every) for bound in bounds_)

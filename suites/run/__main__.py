@@ -12,6 +12,7 @@ import sys
 from kernel_workbench.root import ignore_start_folder
 from kernel_workbench.serve.client import run_warm
 from kernel_workbench.suites import SUITES
+from kernel_workbench.suites.run.exit_status import end_at_interrupt
 
 if __name__ == "__main__":
     ignore_start_folder()
@@ -21,6 +22,7 @@ if __name__ == "__main__":
         sys.exit(2)
     status = run_warm(suite, typed)
     if status is None:
+        end_at_interrupt()  # run_suite imports torch
         from kernel_workbench.suites.run.run_suite import run_suite
 
         status = run_suite(suite, typed)

@@ -41,7 +41,7 @@ SHOW = frozenset(
         *("--jobs", "--coverage", "--gpus", "--gpus-together", "--against", "--rounds", "--ncu"),
         *("--gate", "-x", "--maxfail", "--results", "--hash-uuid", "--details", "--list"),
         *("--collect-only", "--pdb", "-s", "-q", "-v", "--no-header", "--no-summary", "-p", "-W"),
-        *("-o", "--tb", "--json", "--max-seconds", "--fail-fast"),
+        *("-o", "--tb", "--json", "--max-seconds", "--fail-fast", "--accept", "--accepted"),
     )
 )
 _CPU_ALONE = {"--sm", "--no-strict"}  # on a GPU they mean nothing

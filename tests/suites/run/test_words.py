@@ -125,6 +125,7 @@ def test_failures_of_baselines_are_counted_apart() -> None:
     session = object.__new__(Session)
     session.suite, session.record = object.__new__(Accuracy), Mock()
     session._failed = session._beside = session._short = 0
+    session._accepted = frozenset()
     said = []
     gates: tuple[AccuracyRow, ...] = (
         example_row(),
