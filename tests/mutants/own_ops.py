@@ -675,7 +675,7 @@ _LOGITS = (
     ),
     _Defect(
         "one_hot_product", "the label's logit is a product with one and zeros, NaN of -inf",
-        _LABELLED, "tl.sum(tl.where(offs == target, x, 0.0), 0)",
+        (CROSS_ENTROPY_FORWARD,), "tl.sum(tl.where(offs == target, x, 0.0), 0)",
         "tl.sum((offs == target).to(tl.float32) * x, 0)", "minus_inf",
     ),
     _Defect(
