@@ -31,7 +31,8 @@ _BASES = 6  # served cases that pairs are put into
 _REPAIRS = 36  # of random changes, to find a case that has both levels
 _ALTERNATIVES = 4  # of a level's parts, where the first is refused
 _IN_TURN = 0.9  # how often a level takes one of its parts that the fewest cases have
-_ENOUGH_FLOPS = 1e5  # of a case in which three options meet: of one key they meet in vain
+# Three options are put into a plain case of so much work; a mask leaves half of it.
+_ENOUGH_FLOPS = 1e5
 _AHEAD = 12  # cases that are named ahead, from the second try on
 
 Levels = tuple[int, ...]
@@ -412,7 +413,7 @@ def cover_together(
     met = [
         (case.options - op.allowed.implied(dict(case.sizes)), frozenset(case.sizes))
         for case in cases
-        if op.flops(case) >= _ENOUGH_FLOPS and serves(case)
+        if op.flops(case) >= _ENOUGH_FLOPS / 2 and serves(case)
     ]
     bases = _plain_cases(op, serves, why, _ENOUGH_FLOPS)
     turn = 0

@@ -52,6 +52,7 @@ CHANGING = frozenset(
         "kernel_workbench.suites.interpreter.strict.initialisation._FRESH",
         "kernel_workbench.suites.interpreter.strict.initialisation._WATCHING",
         "kernel_workbench.suites.interpreter.strict.overflow._TRACKING",
+        "kernel_workbench.suites.run.user_cases._printed",
         "kernel_workbench.suites.sandbox.judge_side.waiting._waiting",
         "kernel_workbench.suites.sandbox.worker_side.allocations._Counted.live",
         "kernel_workbench.suites.sandbox.worker_side.red_zones.Guards.every",
