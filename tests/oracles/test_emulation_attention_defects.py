@@ -23,11 +23,11 @@ SHAPE = (2, 2, 2, 70, 90, 64, 64)
 @pytest.mark.parametrize(
     ("op", "thing", "option", "power", "distribution"),
     [
-        (FORWARD, "slopes", "alibi", 15, "normal"),
+        (FORWARD, "slopes", "alibi", 13, "normal"),
         (FORWARD, "dropout scale", "dropout", 17, "normal"),
         (FORWARD, "scale", "", 17, "normal"),
         (BACKWARD, "bias", "bias", 18, "normal"),
-        (BACKWARD, "softcap", "softcap", 15, "normal"),
+        (BACKWARD, "softcap", "softcap", 10, "normal"),
         (BACKWARD, "last key", "", 16, "normal"),
         (GRADIENTS, "sink", "sink", 11, "normal"),
         (GRADIENTS, "delta", "", 16, "positive"),

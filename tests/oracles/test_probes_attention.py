@@ -100,7 +100,7 @@ def test_bounds_of_needles_ask_for_equality(dtype: torch.dtype, numerics: Numeri
             assert exact is not None
             assert bound.probabilistic is None
             if name == "lse":
-                assert float(limit.max()) <= 2.0**-22
+                assert float(limit.max()) <= 2.0**-4  # q times the scale; a lost key is log 2
             elif name == "out" or dtype != torch.float32 or (name, op) == ("dv", BACKWARD):
                 assert not bool(limit[exact != 0].any()), name
             elif not numerics.tf32_operands:
