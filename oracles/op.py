@@ -717,7 +717,8 @@ class Op:
                 returned = () if returned is None else (returned,)
             if not isinstance(returned, tuple | list):
                 return returned
-            if len(returned) == len(returned_ones) < len(self.outputs):
+            are_passed = all(arguments.get(name) is not None for name in self.updates)
+            if are_passed and len(returned) == len(returned_ones) < len(self.outputs):
                 rest = iter(returned)
                 returned = [next(rest) if name in returned_ones else None for name in self.outputs]
             if len(returned) != len(self.outputs):

@@ -406,7 +406,7 @@ class Reference:
             every = torch.ones((), dtype=torch.bool)
             bounds_ = tuple(replace(bound, or_nan=every) for bound in bounds_)
         bounds_ = tuple(
-            replace(bound, or_nan=_either(bound.or_nan, _beside_parameters(self, array, inputs)))
+            replace(bound, or_nan=_either(bound.or_nan, _beside_weights(self, array, inputs)))
             for array, bound in zip(self.signature.outputs, bounds_, strict=True)
         )
         return {
@@ -607,22 +607,20 @@ def _is_mostly_nan(truth: Outputs) -> bool:
     return any(float(share) > _MOST_NAN for share in shares)
 
 
-def _beside_parameters(reference: Reference, output: Array, inputs: Inputs) -> Tensor | None:
-    """Return where NaN of a parameter may reach an output, since kernels multiply it by padding.
+def _beside_weights(reference: Reference, output: Array, inputs: Inputs) -> Tensor | None:
+    """Return where NaN of a weight may reach an output, since kernels multiply it by padding.
 
     A kernel often puts 0 where a row is missing, and multiplies it by a weight: 0 times infinity
     is NaN, where a reference that slices has a number. NaN is right only where the output has the
-    coordinates of the number that isn't finite. A parameter has no axis of the first argument's
-    rows.
+    coordinates of the number that isn't finite.
 
     Returns:
         Truth values in a shape that broadcasts to the output, or None.
     """
-    first, *others = reference.signature.real or (output,)
     mask: Tensor | None = None
-    for array in others:
+    for array in reference.signature.real:
         shared = [axis for axis in array.axes if axis in output.axes and isinstance(axis, str)]
-        if not shared or first.axes[:1] == array.axes[:1] or first.axes[0] in array.axes:
+        if array.kind != "weight" or not shared:
             continue
         bad = ~required(inputs, array.name).float().isfinite()
         if not bool(bad.any()):
