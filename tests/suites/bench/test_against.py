@@ -159,7 +159,7 @@ def test_against_a_file_runs_both_files_in_this_tree(
     arguments = ("kernel_workbench/suites/bench", "--kernels", newer)
     assert time_sides(checkout, "../older.py", files=(newer,), arguments=arguments, turns=2) == 0
     shown = capsys.readouterr().out
-    assert "newer of B is held against older of A" in shown
+    assert "newer of B is compared with older of A" in shown
     assert "SLOWER, B beside A: 1 row" in shown
     assert (checkout.parent / "log").read_text().split() == ["new"] * 8
 
