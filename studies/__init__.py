@@ -19,4 +19,5 @@ Run one by `python -m studies.NAME`:
     timing_cheats      do kernels that only look fast lose their figures, and honest ones not?
     triton_versions    is the interpreter right, and strict, on other versions of Triton?
     vector_widths      the width of a compiled load, by the compiler's knowledge of its address
+    warm_judge         seconds from an edit of a file to its verdict by `kernel-workbench serve`
 """

@@ -143,7 +143,7 @@ def test_call_without_an_op_has_a_sentence_and_a_count(
     (line,) = _lines(path)
     assert sentence in str(line["skipped"])
     assert line["weight"] == 3
-    with pytest.raises(CasesError, match=r"no case in it; calls\.jsonl: 3 recorded calls"):
+    with pytest.raises(CasesError, match=r"the file has no case; calls\.jsonl: 3 recorded calls"):
         read_cases([path], _ENOUGH)
     (printed,) = skipped_calls([path])
     assert sentence in printed

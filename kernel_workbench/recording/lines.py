@@ -96,7 +96,8 @@ def _with_numbers(op: Op, arguments: Mapping[str, Any]) -> tuple[dict[str, Any],
             nearest = min(numbers, key=partial(_apart, float(value)))
         result[name] = nearest
         if nearest != value:
-            notes.append(f"{name} = {value} is replayed as {nearest}")
+            was, now = (f"{x:g}" if isinstance(x, float) else str(x) for x in (value, nearest))
+            notes.append(f"{name} = {was} is replayed as {now}")
     return result, notes
 
 
