@@ -591,8 +591,14 @@ def _either(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 def _along(array: Array, size: str | None, parts: Tensor) -> Tensor | None:
-    """Truth values along a size, in a shape that broadcasts to an array; None if it has it not."""
-    if array.axes.count(size or "") != 1:
+    """Return truth values along a size, in a shape that broadcasts to an array.
+
+    An array without the size sums over it, as a weight's gradient over rows: one part is in all of
+    its elements. None where the array has the size twice.
+    """
+    if size not in array.axes:
+        return parts.any()
+    if array.axes.count(size) != 1:
         return None
     return parts.view([-1 if axis == size else 1 for axis in array.axes])
 

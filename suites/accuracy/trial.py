@@ -225,7 +225,9 @@ class Trial:
                     return "stubbed", _STUBBED[stub]
         new = unasked("scrambled")
         # A case that can't tell leaves the question to the next one of its kind.
-        if new and all(map(self._tells_signs, range(_DRAWS_TO_TELL))):
+        # The numbers of an expanded tensor are one in memory, and have one sign.
+        is_expanded = any(layout.expanded for _, layout in self.values.case.layout.tensors)
+        if new and not is_expanded and all(map(self._tells_signs, range(_DRAWS_TO_TELL))):
             self.run.asked_before |= new
             calls = (self._right(How(stub="scrambled")) for _ in range(_SCRAMBLED_CALLS))
             if all(verdict.rule is None for verdict in calls):
