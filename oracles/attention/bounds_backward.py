@@ -252,7 +252,7 @@ class _Errors:
         if self.e_lse is not None:
             exponent = exponent + self.e_lse
         p = sink_probabilities(sink, lse)
-        upper = p * exponent.exp()
+        upper = (p * exponent.exp()).masked_fill(p == 0, 0)  # 0 also where the sink is -inf
         error = (upper - p) * d + upper * (rho + terms.gamma(n + 3) * (d + rho))
         error += terms.eta * (4 + d + rho + p)
         self.of["dsink"] = error.masked_fill(self.lost, torch.inf).sum((0, 2))

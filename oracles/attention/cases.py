@@ -898,7 +898,12 @@ def _of_options(case: Case) -> str | None:
     return None
 
 
-_IN_SCORES = frozenset({"nan_q", "nan_k", "nan_v", "inf_k"})
+_IN_SCORES = frozenset(
+    {
+        *("nan_q", "nan_k", "nan_v", "nan_bias", "nan_sink", "nan_slopes"),
+        *("inf_q", "inf_k", "inf_v", "inf_do"),
+    }
+)
 
 
 def _of_tensors(case: Case) -> str | None:

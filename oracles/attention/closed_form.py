@@ -160,8 +160,8 @@ def probabilities(scores: Scores, lse: Tensor) -> Tensor:
 
 
 def sink_probabilities(sink: Tensor, lse: Tensor) -> Tensor:
-    """exp(sink - lse) [b, h_q, s_q], of sink [h_q]."""
-    return torch.exp(sink.double()[:, None] - lse)
+    """Return exp(sink - lse) [b, h_q, s_q] for a sink [h_q]; 0 in a row of nothing but -inf."""
+    return torch.exp(sink.double()[:, None] - lse).masked_fill(lse == -torch.inf, 0)
 
 
 def gradients(case: Case, inputs: Inputs) -> Outputs:

@@ -224,6 +224,7 @@ class _Gradients:
         sink = optional(self.problem.inputs, "sink")
         if sink is not None:
             share = self.way.exp(sink.float()[:, None] - self.lse.float())
+            share = share.masked_fill(self.lse == -torch.inf, 0)
             result["dsink"] = -(share * self.d).sum((0, 2))
         return result
 
