@@ -149,9 +149,10 @@ def _fleet(nodes: Nodes, results: Path, *words: str, folder: Path = ROOT) -> Run
 
 
 def _ship(nodes: Nodes, folder: Path, checkout: Path) -> None:
-    """Let one node unpack a checkout, before others on this host unpack it into the same folder."""
-    words = ("--on", _KINDS[0], "--", "accuracy", *_DRAWN)
-    _fleet(nodes, folder / "shipped", *words, folder=checkout).ended()
+    """Let each node unpack a checkout alone: all of them do so on this host, and may collide."""
+    for kind in nodes.alive:
+        words = ("--on", kind, "--", "accuracy", *_DRAWN)
+        _fleet(nodes, folder / f"shipped-{kind}", *words, folder=checkout).ended()
 
 
 def _records(results: Path) -> dict[str, list[Record]]:
