@@ -236,9 +236,9 @@ def tree_hash(root: Path = ROOT) -> str:
     for top in sorted(package.iterdir()):
         base = top.resolve()  # `rglob` follows no link
         for path in [base] if base.is_file() else base.rglob("*"):
-            parts = path.relative_to(base).parts
+            parts = top.name, *path.relative_to(base).parts
             if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in parts):
-                paths["/".join((top.name, *parts))] = path
+                paths["/".join(parts)] = path
     whole = hashlib.sha256()
     for name, path in sorted(paths.items()):
         whole.update(f"{name}\0{hash_of(path)}\n".encode())
