@@ -115,7 +115,6 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
         patch.setenv("RAY_TMPDIR", tempfile.gettempdir())  # its sockets' paths have to be short
         patch.setenv("TMPDIR", str(temporary))
         started = Nodes(temporary)
-        _ship(started, temporary, ROOT)
         yield started
         started.cluster.shutdown()
 
@@ -146,13 +145,6 @@ def _fleet(nodes: Nodes, results: Path, *words: str, folder: Path = ROOT) -> Run
     address = ("--address", nodes.cluster.address, "--results", str(results))
     command = (sys.executable, "-m", "kernel_workbench.suites.fleet", *address, *words)
     return Running(*command, folder=folder, started=True)
-
-
-def _ship(nodes: Nodes, folder: Path, checkout: Path) -> None:
-    """Let each node unpack a checkout alone: all of them do so on this host, and may collide."""
-    for kind in nodes.alive:
-        words = ("--on", kind, "--", "accuracy", *_DRAWN)
-        _fleet(nodes, folder / f"shipped-{kind}", *words, folder=checkout).ended()
 
 
 def _records(results: Path) -> dict[str, list[Record]]:
@@ -210,7 +202,6 @@ def test_three_types_make_the_records_of_one_machine(
     ran = run_python(*command, started=True)  # what it would be forked from takes 300 MB
     assert ran.returncode == 0, ran.stdout + ran.stderr
     (expected,) = (read(each) for each in alone.glob("*.jsonl"))
-    _ship(nodes, tmp_path, edited)
     results = tmp_path / "fleet"
     on = [word for kind in _KINDS for word in ("--on", kind)]
     ended = _fleet(nodes, results, *on, "--", "accuracy", *_DRAWN, folder=edited).ended()
@@ -238,7 +229,6 @@ def test_node_that_lacks_a_package_is_not_taken(nodes: Nodes, tmp_path: Path, ed
     file = edited / "pyproject.toml"
     text = file.read_text(encoding="utf-8")
     file.write_text(text.replace('    "jaxtyping",', '    "no-such-package",'), encoding="utf-8")
-    _ship(nodes, tmp_path, edited)
     words = ("--on", "SHARED", "--", "bench", *_FOUR)
     ended = _fleet(nodes, tmp_path / "fleet", *words, folder=edited).ended()
     assert ended.returncode == 2, ended.stderr

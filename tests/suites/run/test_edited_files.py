@@ -107,6 +107,8 @@ def test_hash_of_the_tree_is_of_what_makes_a_run(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("another word")
     (tmp_path / "kernels/__pycache__").mkdir()
     (tmp_path / "kernels/__pycache__/a.pyc").write_text("compiled")
+    (tmp_path / "kernel_workbench/__pycache__").mkdir()
+    (tmp_path / "kernel_workbench/__pycache__/b.pyc").write_text("compiled")
     assert tree_hash(tmp_path) == hashes[0]
     (tmp_path / "kernels/untracked.py").write_text("")
     hashes.append(tree_hash(tmp_path))
