@@ -240,8 +240,8 @@ def _time_words(max_seconds: float | None) -> list[str]:
     return [] if max_seconds is None else [f"--max-seconds={max_seconds:g}"]
 
 
-def _run(suite: str, words: Sequence[str], show_progress: bool) -> Report:  # noqa: FBT001
-    """Run a suite's command and return the report that it prints."""
+def command_variables() -> dict[str, str]:
+    """Return the environment of a command that this process starts."""
     # The package may lie in a folder that Python finds through the caller's own sys.path alone.
     package = Path(__file__).resolve().parent
     paths = [str(package.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
@@ -250,9 +250,14 @@ def _run(suite: str, words: Sequence[str], show_progress: bool) -> Report:  # no
     # Whether Triton interprets is for the run to say; a run of the caller's own is another one.
     for name in ("TRITON_INTERPRET", "PYTEST_ADDOPTS", "WORKBENCH_RECORD_NOTE"):
         variables.pop(name, None)
+    return variables
+
+
+def _run(suite: str, words: Sequence[str], show_progress: bool) -> Report:  # noqa: FBT001
+    """Run a suite's command and return the report that it prints."""
     done = subprocess.run(  # noqa: S603  (this Python, and options of the caller's own)
         [sys.executable, "-m", "kernel_workbench", suite, *words, "--json"],
-        env=variables,
+        env=command_variables(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=None if show_progress else subprocess.PIPE,

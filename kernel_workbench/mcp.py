@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -169,11 +168,9 @@ def compile_kernels(file: str, sm: list[int] | None = None) -> CompileResult:
     """Compile the kernels of a file for GPU generations (sm 80, 90, 100 ...), without a GPU."""
     words = [f"--kernels={Path(file).expanduser().absolute()}"]
     words += [word for number in sm or () for word in ("--sm", str(number))]
-    package = str(Path(__file__).resolve().parent.parent)
-    paths = [package, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     done = subprocess.run(  # noqa: S603  (this Python, and a file as a user would name it)
         [sys.executable, "-m", "kernel_workbench", "compile", *words],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        env=api.command_variables(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
