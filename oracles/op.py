@@ -111,6 +111,11 @@ class Layout:
         """The layout of one argument."""
         return dict(self.tensors).get(argument, TensorLayout())
 
+    @property
+    def is_expanded(self) -> bool:
+        """True if a tensor is expanded: several of its elements are one number in memory."""
+        return any(tensor_layout.expanded for _, tensor_layout in self.tensors)
+
 
 CONTIGUOUS = Layout("contiguous")
 

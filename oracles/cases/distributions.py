@@ -280,8 +280,7 @@ def addends_vary(case: Case, equal: Collection[str]) -> bool:
 
     equal: the distributions in which equal numbers are summed, whose roundings repeat.
     """
-    expanded = any(tensor_layout.expanded for _, tensor_layout in case.layout.tensors)
-    return case.distribution not in equal and not expanded
+    return case.distribution not in equal and not case.layout.is_expanded
 
 
 def objection(case: Case, own: Collection[str]) -> str | None:

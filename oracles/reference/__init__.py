@@ -29,6 +29,7 @@ from kernel_workbench.oracles import analysis
 from kernel_workbench.oracles.cases.distributions import (
     NEEDLES,
     Values,
+    addends_vary,
     deciding_columns,
     generator,
     normal,
@@ -387,9 +388,7 @@ class Reference:
                     _unjudged(bound, required(truth, array.name).isnan())
                     for array, bound in zip(self.signature.outputs, bounds_, strict=True)
                 )
-        if case.distribution in EQUAL or any(
-            tensor_layout.expanded for _, tensor_layout in case.layout.tensors
-        ):
+        if not addends_vary(case, EQUAL):
             bounds_ = tuple(replace(bound, probabilistic=None) for bound in bounds_)
         parts = self._infected(inputs)
         if parts is not None:

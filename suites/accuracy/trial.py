@@ -208,8 +208,6 @@ class Trial:
             if self.run.apart and self._first_of("unstubbed", None, of_dtype=False):
                 self.notes += (_UNSTUBBED,)
             return None
-        if not self._launches_are_needed():
-            return None
         words = sorted(self.values.case.features)
         pairs = tuple(combinations(words, 2))
 
@@ -218,17 +216,19 @@ class Trial:
             kinds |= {self._kind(question, pair, of_dtype=False) for pair in pairs}
             return kinds - self.run.asked_before
 
-        if new := unasked("stubbed"):
-            self.run.asked_before |= new
+        stubbed, scrambled = unasked("stubbed"), unasked("scrambled")
+        if not (stubbed or scrambled) or not self._launches_are_needed():
+            return None
+        if stubbed:
+            self.run.asked_before |= stubbed
             for stub in ("silent", "raising"):
                 if self._right(How(stub=stub)).rule is None:
                     return "stubbed", _STUBBED[stub]
-        new = unasked("scrambled")
         # A case that can't tell leaves the question to the next one of its kind.
         # The numbers of an expanded tensor are one in memory, and have one sign.
-        is_expanded = any(layout.expanded for _, layout in self.values.case.layout.tensors)
-        if new and not is_expanded and all(map(self._tells_signs, range(_DRAWS_TO_TELL))):
-            self.run.asked_before |= new
+        has_signs = not self.values.case.layout.is_expanded
+        if scrambled and has_signs and all(map(self._tells_signs, range(_DRAWS_TO_TELL))):
+            self.run.asked_before |= scrambled
             calls = (self._right(How(stub="scrambled")) for _ in range(_SCRAMBLED_CALLS))
             if all(verdict.rule is None for verdict in calls):
                 return "stubbed", _STUBBED["scrambled"]
