@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from kernel_workbench.kernels import registry
 from kernel_workbench.reports import commands
 from kernel_workbench.suites.interpreter import repairs, strict
 from kernel_workbench.suites.run.commands import FOLDER
@@ -56,6 +57,18 @@ def _mended_interpreter(device: torch.device) -> None:
         torch.set_num_threads(1)  # as the suite does
         repairs.install()
         strict.install()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registry_as_it_was() -> Iterator[None]:
+    """Forget the kernels that a module of tests registers: a later one would find them as peers.
+
+    all_kernels comes first: a module is imported once, and its kernels would be lost.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        registry.all_kernels()
+        patch.setattr(registry, "_registered", dict(registry._registered))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +27,14 @@ from tests import ROOT
 _ENOUGH = 2**37
 _PAGE = (ROOT / "docs" / "how-to" / "recorded-calls.md").read_text(encoding="utf-8")
 _BLOCKS: list[str] = re.findall(r"```python\n(.*?)```", _PAGE, re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def _no_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the graphs that earlier tests compiled in this process: a recording reports them."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is not None:
+        monkeypatch.setitem(dynamo.counters, "stats", Counter())
 
 
 class _Block(nn.Module):
