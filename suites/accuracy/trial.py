@@ -205,7 +205,8 @@ class Trial:
         if self.kernel.origin == "baseline":
             return None
         if not self.first.launches:
-            if self.run.apart and self._first_of("unstubbed", None, of_dtype=False):
+            is_needed = self.run.apart and self._launches_are_needed()
+            if is_needed and self._first_of("unstubbed", None, of_dtype=False):
                 self.notes += (_UNSTUBBED,)
             return None
         words = sorted(self.values.case.features)
