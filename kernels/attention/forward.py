@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernel_workbench.kernels.attention import launch_plan
+from kernel_workbench.kernels import launch_plan
 from kernel_workbench.kernels.attention.forward_kernel import forward_kernel
 from kernel_workbench.kernels.attention.launch import Launcher
 from kernel_workbench.kernels.attention.problem import AttentionCall
@@ -49,7 +49,8 @@ def launch(launcher: Launcher, variant: Variant, key: launch_plan.Key | None = N
     else:
         launched = launcher.launch(forward_kernel, programs, variant, {"out": out}, **rows)
         if launched is not None:
-            launch_plan.keep(key, *launched, (problem.q, problem.k, problem.v, out, lse))
+            inputs = problem.q, problem.k, problem.v
+            launch_plan.keep(key, inputs, (out, lse), launch_plan.Recorded([launched]))
     return out, lse
 
 

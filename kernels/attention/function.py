@@ -17,7 +17,8 @@ from typing import Any, Literal, get_type_hints
 import torch
 from torch import Tensor
 
-from kernel_workbench.kernels.attention import hopper, hopper_backward, launch_plan
+from kernel_workbench.kernels import launch_plan
+from kernel_workbench.kernels.attention import hopper, hopper_backward
 from kernel_workbench.kernels.attention.backward import WIDEST_UNORDERED, Gradients, backward
 from kernel_workbench.kernels.attention.forward import Forward, flash_forward
 from kernel_workbench.kernels.attention.problem import (
@@ -41,6 +42,7 @@ from kernel_workbench.kernels.attention.split_keys import (
 )
 from kernel_workbench.kernels.attention.tile_model import WIDEST_RF
 from kernel_workbench.kernels.device import unlaunchable
+from kernel_workbench.kernels.eager import is_eager
 from kernel_workbench.oracles import ATTENTION_GRADIENTS
 from kernel_workbench.oracles.attention.options import Corner, Options, Window
 from kernel_workbench.oracles.op import Case
@@ -174,13 +176,36 @@ def _run_forward(
     q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor | None, **settings: Any
 ) -> tuple[Tensor, Tensor]:
     """Return out and lse."""
-    key = None
-    # A seed is another one at each call.
-    if "dropout_p" not in settings and not any(tensor is not None for tensor in tensors):
-        key = launch_plan.key_of("attention", q, k, v, repr(settings))
-        planned = launch_plan.forward(key, q, k, v)
-        if planned is not None:
-            return planned
+    return _compute_forward(q, k, v, tensors, settings)
+
+
+def _key_of(
+    entry: str,
+    tensors: Sequence[Tensor],
+    options: Sequence[Tensor | None],
+    settings: Mapping[str, Any],
+) -> launch_plan.Key | None:
+    """Return the key of a call's plan; None where an option is a tensor, or there is dropout.
+
+    A seed is another one at each call.
+    """
+    if "dropout_p" in settings or any(tensor is not None for tensor in options):
+        return None
+    return launch_plan.key_of(entry, tensors, repr(settings) if settings else None)
+
+
+def _compute_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tensors: Sequence[Tensor | None],
+    settings: Mapping[str, Any],
+) -> tuple[Tensor, Tensor]:
+    key = _key_of("attention", (q, k, v), tensors, settings)
+    planned = launch_plan.planned(key, (q, k, v))
+    if planned is not None:
+        out, lse = planned
+        return out, lse
     problem = AttentionCall.of(q, k, v, _options_of(tensors, settings))
     reason = unlaunchable(q)
     if reason is not None:
@@ -188,12 +213,27 @@ def _run_forward(
     return forward(problem, tf32=settings.get("precision") == "tf32", key=key)
 
 
-def _gradients(
-    do: Tensor, problem: AttentionCall, out: Tensor, lse: Tensor, *, tf32: bool, ordered: bool
+def _compute_gradients(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    tensors: Sequence[Tensor | None],
+    settings: Mapping[str, Any],
 ) -> Gradients:
-    """Compute dq, dk, dv, dbias and dsink as dispatch does; ordered: repeatable."""
+    """Compute dq, dk, dv, dbias and dsink as dispatch does."""
+    inputs = do, q, k, v, out, lse
+    key = _key_of("attention_backward", inputs, tensors, settings)
+    planned = launch_plan.planned(key, inputs)
+    if planned is not None:
+        dq, dk, dv = planned
+        return dq, dk, dv, None, None
+    problem = AttentionCall.of(q, k, v, _options_of(tensors, settings))
+    ordered, tf32 = settings.get("deterministic", True), settings.get("precision") == "tf32"
     if hopper_backward.serves(problem, do, ordered=ordered):
-        return hopper_backward.hopper_gradients(do, problem, out, lse, ordered=ordered)
+        return hopper_backward.hopper_gradients(do, problem, out, lse, ordered=ordered, key=key)
     return backward(do, problem, out, lse, tf32=tf32, ordered=ordered)
 
 
@@ -222,15 +262,7 @@ def _run_backward(
     **settings: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return dq, dk, dv, dbias and dsink; a gradient that doesn't exist is an empty tensor."""
-    problem = AttentionCall.of(q, k, v, _options_of(tensors, settings))
-    dq, dk, dv, dbias, dsink = _gradients(
-        do,
-        problem,
-        out,
-        lse,
-        tf32=settings.get("precision") == "tf32",
-        ordered=settings.get("deterministic", True),
-    )
+    dq, dk, dv, dbias, dsink = _compute_gradients(do, q, k, v, out, lse, tensors, settings)
     # An operator returns no None.
     absent = q.new_empty(0)
     return (
@@ -269,9 +301,15 @@ def _save(
 def _differentiate(ctx: Any, do: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     q, k, v, *tensors, out, lse = ctx.saved_tensors
     dq, dk, dv, dbias, dsink = backward_operator(do, q, k, v, out, lse, *tensors, **ctx.settings)
-    gradients = {"bias": dbias, "sink": dsink}
+    return _in_order((dq, dk, dv, dbias, dsink), tensors)
+
+
+def _in_order(gradients: Gradients, tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """Return gradients in the order of an operator's tensors; None: it has none."""
+    dq, dk, dv, dbias, dsink = gradients
+    of_options = {"bias": dbias, "sink": dsink}
     named = zip(_TENSORS, tensors, strict=False)
-    rest = (None if tensor is None else gradients.get(name) for name, tensor in named)
+    rest = (None if tensor is None else of_options.get(name) for name, tensor in named)
     return dq, dk, dv, *rest
 
 
@@ -289,28 +327,28 @@ torch.library.register_autograd("kernel_workbench::attention_backward", _refuse,
 
 
 class _Differentiable(torch.autograd.Function):
-    """The forward with its gradient, for a call that isn't traced.
+    """The forward with its gradient, for a call that nothing traces.
 
-    torch's own wrapper of an operator that has a gradient takes ten times as long.
+    torch's wrapper of an operator with a registered gradient takes ten times the host time. So does
+    `setup_context`: torch inspects the forward's signature at each call.
     """
 
     @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
-        """Compute out and lse from q, k, v, the tensor options, and the other options."""
-        *tensors, settings = inputs
-        outputs: tuple[Tensor, Tensor] = forward_only_operator(*tensors, **settings)
-        return outputs
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        """Save tensors as the operator does."""
-        *tensors, settings = inputs
-        _save(ctx, tuple(tensors), settings, output)
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        """Compute out and lse from the other options, q, k, v and the tensor options."""
+        settings, q, k, v, *tensors = inputs
+        output = _compute_forward(q, k, v, tensors, settings)
+        _save(ctx, (q, k, v, *tensors), settings, output)
+        return output
 
     @staticmethod
     def backward(ctx: Any, do: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        """Compute gradients as the operator does; options that aren't tensors have none."""
-        return *_differentiate(ctx, do, _), None
+        """Compute gradients as the operator does; where gradients are traced too, by it."""
+        q, k, v, *tensors, out, lse = ctx.saved_tensors
+        if torch.is_grad_enabled() or not is_eager(do, q, k, v, *tensors):
+            return None, *_differentiate(ctx, do, _)
+        gradients = _compute_gradients(do, q, k, v, out, lse, tensors, ctx.settings)
+        return None, *_in_order(gradients, tensors)
 
 
 def attention_with_lse(
@@ -333,14 +371,14 @@ def attention_with_lse(
     tensors, settings = packed(given, deterministic=deterministic, precision=precision)
     outputs: tuple[Tensor, Tensor]
     try:
-        if tracing:
+        if not is_eager(q, k, v, *tensors):
             outputs = forward_operator(q, k, v, *tensors, **settings)
         elif torch.is_grad_enabled() and any(
             tensor is not None and tensor.requires_grad for tensor in (q, k, v, *tensors)
         ):
-            outputs = _Differentiable.apply(q, k, v, *tensors, settings)
+            outputs = _Differentiable.apply(settings, q, k, v, *tensors)
         else:
-            outputs = forward_only_operator(q, k, v, *tensors, **settings)
+            outputs = _compute_forward(q, k, v, tensors, settings)
     except (
         RuntimeError,
         TypeError,

@@ -18,7 +18,7 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernel_workbench.kernels.attention import launch_plan
+from kernel_workbench.kernels import launch_plan
 from kernel_workbench.kernels.attention.hopper_kernel import hopper_kernel
 from kernel_workbench.kernels.attention.problem import (
     AttentionCall,
@@ -243,7 +243,8 @@ def hopper_forward(problem: AttentionCall, key: launch_plan.Key | None = None) -
         compiled = hopper_kernel[(programs,)](*arguments, **constants, num_warps=4)
     if not limits.first:  # k and v as they were given
         passed = (*arguments, *constants.values())
-        launch_plan.keep(key, hopper_kernel, compiled, programs, passed, (q, k, v, out, lse))
+        launched = launch_plan.Launched(hopper_kernel, compiled, (programs,), passed)
+        launch_plan.keep(key, (q, k, v), (out, lse), launch_plan.Recorded([launched]))
     return out, lse
 
 
@@ -291,10 +292,11 @@ def is_dispatched(case: Case) -> bool:
 )
 def hopper(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Forward:
     """Compute a tile's softmax on warps while the tensor cores compute its neighbours' products."""
-    key = launch_plan.key_of("hopper", q, k, v, *given, *given.values())
-    planned = launch_plan.forward(key, q, k, v)
+    key = launch_plan.key_of("hopper", (q, k, v), *given, *given.values())
+    planned = launch_plan.planned(key, (q, k, v))
     if planned is not None:
-        return planned
+        out, lse = planned
+        return out, lse
     problem = AttentionCall.of(q, k, v, Options(**given))
     if not is_served(problem, _CUTS):
         raise AttentionError(NOT_SERVED.format(name="hopper serves", other="flash"))

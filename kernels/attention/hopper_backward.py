@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernel_workbench.kernels import launch_plan
 from kernel_workbench.kernels.attention import hopper
 from kernel_workbench.kernels.attention.backward import Gradients, sink_gradient
 from kernel_workbench.kernels.attention.delta import launch_delta
@@ -136,11 +137,21 @@ def _between(tensor: Tensor, first: int, end: int) -> Tensor:
 
 
 def hopper_gradients(
-    do: Tensor, problem: AttentionCall, out: Tensor, lse: Tensor, *, ordered: bool
+    do: Tensor,
+    problem: AttentionCall,
+    out: Tensor,
+    lse: Tensor,
+    *,
+    ordered: bool,
+    key: launch_plan.Key | None = None,
 ) -> Gradients:
-    """Compute packed dq, dk, dv, and dsink, for a served call; ordered: repeatable."""
+    """Compute packed dq, dk, dv, and dsink, for a served call.
+
+    ordered: repeatable; key: the key of the launches' plan.
+    """
     problem.check_gradients(do, out, lse)
     q, k, v, options = problem.q, problem.k, problem.v, problem.options
+    inputs = do, q, k, v, out, lse
     b, s_q, h_q, s_kv, h_kv, d = (
         problem.b, problem.s_q, problem.h_q, problem.s_kv, problem.h_kv, problem.d,
     )  # fmt: skip
@@ -190,13 +201,25 @@ def hopper_gradients(
     at_once = _at_once(b * h_kv, working, cut, q.device, waits=ordered and mask != "none")
     scale, cap = scale_and_cap(problem)
     slopes = lse if options.alibi_slopes is None else options.alibi_slopes
+    recorded = launch_plan.Recorded(scratch=[total, of_rows, *([] if turns is None else [turns])])
+
+    def launch(
+        kernel: Any, programs: int, *arguments: object, num_warps: int, **own: object
+    ) -> None:
+        """Launch; own: the kernel's constants, in its order."""
+        compiled = kernel[(programs,)](*arguments, **own, num_warps=num_warps)
+        passed = *arguments, *own.values()
+        recorded.launches.append(launch_plan.Launched(kernel, compiled, (programs,), passed))
+
     with on_device_of(q):
-        rows_kernel[(query_tiles,)](
+        launch(
+            rows_kernel, query_tiles,
             out, do, lse, of_rows, total, turns, sums, tiles, h_q, rows, *out.stride(),
             *do.stride(), *lse.stride(), ROWS=cut.rows, D=d, MASK=mask, ORDERED=ordered,
             num_warps=4,
         )  # fmt: skip
-        gradients_kernel[(blocks * b * h_kv,)](
+        launch(
+            gradients_kernel, blocks * b * h_kv,
             descriptor(q, cut.rows), descriptor(do, cut.rows), descriptor(k, cut.keys, keys),
             descriptor(v, cut.keys, keys), descriptor(dk_seen, cut.keys),
             descriptor(dv_seen, cut.keys), of_rows, total, total if key_sums is None else key_sums,
@@ -205,7 +228,8 @@ def hopper_gradients(
             TERMS=terms_of(problem, forward=False), ORDERED=ordered, SPREAD=key_sums is not None,
             STAGES=cut.stages, num_warps=_WARPS,
         )  # fmt: skip
-        rounding_kernel[(query_tiles,)](
+        launch(
+            rounding_kernel, query_tiles,
             total, rounded, sums, tiles, h_q, rows, problem.scale, *rounded.stride()[:3],
             ROWS=cut.rows, D=d, num_warps=max(4, d // 32),
         )  # fmt: skip
@@ -217,6 +241,9 @@ def hopper_gradients(
                     of_keys, made_of, 1, blocks, h_kv, made_of.shape[1], factor,
                     *made_of.stride()[:3], ROWS=cut.keys, D=d, num_warps=8,
                 )  # fmt: skip
+    # All queries and keys are read, and nothing but launches wrote to memory.
+    if (first, end, limits.first) == (0, s_q, 0) and key_sums is None and dsink is None:
+        launch_plan.keep(key, inputs, (dq, dk, dv), recorded)
     return dq, dk, dv, None, dsink
 
 

@@ -10,7 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import triton
 from torch import Tensor
@@ -25,6 +25,7 @@ from kernel_workbench.kernels.attention.registration import need_of_call
 from kernel_workbench.kernels.attention.tile_model import WIDE_CHUNK
 from kernel_workbench.kernels.attention.variants import Need, Variant
 from kernel_workbench.kernels.device import on_device_of, sm_of
+from kernel_workbench.kernels.launch_plan import Launched
 
 # One key head to a query head is worth a kernel of its own, and so are adjacent rows of a bias.
 _SPECIALISED = {"group", "stride_bn"}
@@ -45,15 +46,6 @@ class VectorTwins:
     def of(self, vector: int) -> Any:
         """Return the kernel for loads of `vector` elements."""
         return self.aligned if vector > 1 else self.any
-
-
-class Launched(NamedTuple):
-    """A launch, as `launch_plan.keep` takes it."""
-
-    kernel: Any
-    compiled: object  # what Triton's launch returns
-    programs: int
-    arguments: tuple[object, ...]
 
 
 def compiled(function: Callable[..., object], *vectors: str) -> Any:
@@ -158,4 +150,4 @@ class Launcher:
         named = {name: arguments[name] for name in chosen.arg_names}
         with on_device_of(self.problem.q):
             result = chosen[(programs,)](**named, num_warps=tile.warps, num_stages=tile.stages)
-        return Launched(chosen, result, programs, tuple(named.values()))
+        return Launched(chosen, result, (programs,), tuple(named.values()))

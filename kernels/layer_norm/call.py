@@ -15,6 +15,7 @@ import triton
 from torch import Tensor
 
 from kernel_workbench.kernels.device import on_device_of
+from kernel_workbench.kernels.launch_plan import Launched, Recorded
 from kernel_workbench.kernels.layer_norm.finalize import finalize
 from kernel_workbench.kernels.registry import Domain
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
@@ -26,13 +27,17 @@ _INPUTS = ["dy_ptr", "x_ptr", "weight_ptr", "dresidual_ptr"]
 
 
 class Given(TypedDict, total=False):
-    """The options of a call that every kernel takes; see OPTIONS in oracles/layer_norm."""
+    """The options of a call that every kernel takes; see OPTIONS in oracles/layer_norm.
+
+    recorded: gets the call's launches, for a plan of them.
+    """
 
     dresidual: Tensor | None
     dweight: Tensor | None
     dbias: Tensor | None
     has_bias: bool
     zero_centred: bool
+    recorded: Recorded | None
 
 
 class AlignmentTwins(NamedTuple):
@@ -113,8 +118,10 @@ class BackwardCall:
         dbias: Tensor | None = None,
         has_bias: bool = True,
         zero_centred: bool = False,
+        recorded: Recorded | None = None,
     ) -> None:
         self.x, self.weight, self.has_bias = x, weight, has_bias
+        self.recorded = recorded or Recorded()
         self._existing = dweight, dbias
         dy_rows, x_rows = as_matrix(dy), as_matrix(x)
         residual = None if dresidual is None else as_matrix(dresidual)
@@ -153,6 +160,7 @@ class BackwardCall:
             dweight = torch.empty((parts, self.n), dtype=torch.float32, device=self.x.device)
             if self.has_bias:
                 dbias = torch.empty_like(dweight)
+        self.recorded.scratch += [sums for sums in (dweight, dbias) if sums is not None]
         self.arguments |= {"dweight_part_ptr": dweight, "dbias_part_ptr": dbias}
 
     def launch(
@@ -163,7 +171,8 @@ class BackwardCall:
         arguments = {**self.arguments, **own}
         named = {name: arguments[name] for name in chosen.arg_names}
         with on_device_of(self.x):
-            chosen[grid](**named, **options)
+            compiled = chosen[grid](**named, **options)
+        self.recorded.launches.append(Launched(chosen, compiled, grid, tuple(named.values())))
 
     def gradients(self) -> Gradients:
         """Return dx, dweight and dbias, the latter two folded from their partial sums."""
@@ -175,7 +184,8 @@ class BackwardCall:
         dbias = _gradient_like(self.weight, existing_bias) if self.has_bias else None
         assert bias_parts is None or isinstance(bias_parts, Tensor)
         with on_device_of(self.x):
-            finalize(parts, bias_parts, dweight, dbias, accumulate=existing is not None)
+            launched = finalize(parts, bias_parts, dweight, dbias, accumulate=existing is not None)
+        self.recorded.launches.append(launched)
         return self.dx, dweight, dbias
 
 

@@ -215,6 +215,7 @@ def column_owning(
     if m:
         sum_g = torch.empty((chunks, m), dtype=torch.float32, device=device)
         sums = {"sum_g_ptr": sum_g, "sum_gx_ptr": torch.empty_like(sum_g)}
+        call.recorded.scratch += sums.values()
         options = {"num_warps": cut.num_warps}
         call.launch(
             _sums_kernel, (row_tiles, chunks), options, **sums, tiles=tiles_each,

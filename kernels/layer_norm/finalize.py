@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernel_workbench.kernels.integers import cdiv, next_power_of_2
+from kernel_workbench.kernels.launch_plan import Launched
 
 
 def _finalize(
@@ -61,7 +62,7 @@ def finalize(
     dbias: Tensor | None,
     *,
     accumulate: bool,
-) -> None:
+) -> Launched:
     """Fold fp32 partials [parts, n] into dweight and dbias [n], or add to these if `accumulate`.
 
     Deterministic: the order of additions depends only on `parts`.
@@ -79,15 +80,7 @@ def finalize(
         warps = 4 if many else 8
         line = 32 if n >= 4096 else 16
         block_n = max(line, min(line * 64 // block_p, next_power_of_2(n // 264)))
-    _finalize_kernel[(cdiv(n, block_n),)](
-        dweight_parts,
-        dbias_parts,
-        dweight,
-        dbias,
-        parts,
-        n,
-        ACCUMULATE=accumulate,
-        BLOCK_P=block_p,
-        BLOCK_N=block_n,
-        num_warps=warps,
-    )
+    grid = (cdiv(n, block_n),)
+    arguments = dweight_parts, dbias_parts, dweight, dbias, parts, n, accumulate, block_p, block_n
+    compiled = _finalize_kernel[grid](*arguments, num_warps=warps)
+    return Launched(_finalize_kernel, compiled, grid, arguments)

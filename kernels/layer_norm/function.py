@@ -1,7 +1,8 @@
 """`layer_norm(x, weight, bias)` and `rms_norm(x, weight)`: functions with gradients, for a model.
 
 Two operators of torch.library implement them, for torch.compile, autograd and torch's own checks
-(`torch.library.opcheck`). The forward is PyTorch's own, with statistics in fp32; the backward is
+(`torch.library.opcheck`); a call that nothing traces does without them, which takes less host time
+(decision 0043). The forward is PyTorch's own, with statistics in fp32; the backward is
 our kernel that dispatch takes. Only first derivatives exist: a second one is refused.
 """
 
@@ -13,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernel_workbench.kernels import launch_plan
 from kernel_workbench.kernels.device import sm_of, unlaunchable
+from kernel_workbench.kernels.eager import is_eager
 from kernel_workbench.kernels.layer_norm.call import DTYPES, Gradients, as_matrix
 from kernel_workbench.kernels.layer_norm.column_owning import column_owning
 from kernel_workbench.kernels.layer_norm.row_persistent import WIDEST as WIDEST_PERSISTENT
@@ -61,11 +64,24 @@ def backward(
     has_bias: bool,
 ) -> Gradients:
     """Return dx, dweight and dbias by the kernel that dispatch takes for such a case."""
+    inputs = [tensor for tensor in (dy, x, weight, mean, rstd) if tensor is not None]
+    key = launch_plan.key_of("norm_backward", inputs, weight is None, mean is None, has_bias)
+    planned = launch_plan.planned(key, inputs)
+    if planned is not None:
+        dx, dweight, dbias = (*planned, None, None)[:3]
+        assert dx is not None
+        return dx, dweight, dbias
+    recorded = launch_plan.Recorded()
     matrices = as_matrix(dy).data, as_matrix(x).data
     aligned = is_aligned(*matrices, *(() if weight is None else (weight,)))
     kernel = kernel_for(x)
-    dx, dweight, dbias = kernel(*matrices, weight, mean, rstd, aligned=aligned, has_bias=has_bias)
-    return dx.view(x.shape), dweight, dbias
+    dx, dweight, dbias = kernel(
+        *matrices, weight, mean, rstd, aligned=aligned, has_bias=has_bias, recorded=recorded
+    )
+    gradients = dx.view(x.shape), dweight, dbias
+    outputs = [gradient for gradient in gradients if gradient is not None]
+    launch_plan.keep(key, inputs, outputs, recorded)
+    return gradients
 
 
 @torch.library.custom_op("kernel_workbench::norm_forward", mutates_args=())
@@ -77,6 +93,12 @@ def forward_operator(
     rms: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return y, and mean and rstd [..., 1] in fp32; RMS norm's mean is empty."""
+    return _forward(x, weight, bias, eps, rms=rms)
+
+
+def _forward(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, rms: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     reason = unlaunchable(x)  # refuse now, because the backward is launched by Triton
     if reason is not None:
         raise NormError(reason)
@@ -91,7 +113,9 @@ def forward_operator(
         mean = rstd.new_empty(0)
     else:
         y, mean, rstd = torch.native_layer_norm(wide, shape, wide_weight, wide_bias, eps)
-    return y.to(x.dtype).contiguous(), mean, rstd
+    if y.dtype != x.dtype:
+        y = y.to(x.dtype)
+    return y if y.is_contiguous() else y.contiguous(), mean, rstd
 
 
 @forward_operator.register_fake
@@ -165,26 +189,76 @@ forward_operator.register_autograd(_differentiate, setup_context=_save)
 backward_operator.register_autograd(_refuse)
 
 
+class _Differentiable(torch.autograd.Function):
+    """The forward with its gradient, for a call that nothing traces.
+
+    torch's wrapper of an operator with a registered gradient takes several times the host time. So
+    does `setup_context`: torch inspects the forward's signature at each call.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, rms: bool
+    ) -> Tensor:
+        """Compute y."""
+        y, mean, rstd = _forward(x, weight, bias, eps, rms=rms)
+        ctx.save_for_backward(x, weight, mean, rstd)
+        ctx.has_bias, ctx.rms = bias is not None, rms
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        """Compute gradients as the operator does; where gradients are traced too, by it."""
+        x, weight, mean, rstd = ctx.saved_tensors
+        if torch.is_grad_enabled() or not is_eager(dy, x, weight):
+            return _differentiate(ctx, dy)
+        mean = None if ctx.rms else mean
+        return *backward(dy, x, weight, mean, rstd, has_bias=ctx.has_bias), None, None
+
+
+def _normalised(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, rms: bool
+) -> Tensor:
+    """Return y, with gradients, by the way that costs the least host time."""
+    _check(x, weight, bias)
+    y: Tensor
+    if not is_eager(x, weight, bias):
+        y = forward_operator(x, weight, bias, eps, rms)[0]
+    elif torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in (x, weight, bias)
+    ):
+        y = _Differentiable.apply(x, weight, bias, eps, rms)
+    else:
+        y = _forward(x, weight, bias, eps, rms=rms)[0]
+    return y
+
+
 def _check(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> None:
     """Raise NormError for arguments that aren't served."""
-    dtypes = ", ".join(map(dtype_name, DTYPES))
-    if not x.dim() or not x.shape[-1]:
+    columns, device = x.shape[-1:], x.device  # torch makes both anew at each look
+    if not x.dim() or not columns[0]:
         raise NormError(f"x must have columns, got shape {tuple(x.shape)}")
+    _check_dtype("x", x)
     if weight is None and bias is not None:
         raise NormError("a bias needs a weight beside it; pass one of ones")
-    for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
-        if tensor is None:
+    for name, vector in (("weight", weight), ("bias", bias)):
+        if vector is None:
             continue
-        if tensor.dtype not in DTYPES:
-            raise NormError(f"{name} must be {dtypes}, got {dtype_name(tensor.dtype)}")
-        if tensor.device != x.device:
-            raise NormError(f"{name} must be on {x.device} like x, got {tensor.device}")
-        if name != "x" and tensor.shape != x.shape[-1:]:
-            shape = tuple(tensor.shape)
-            raise NormError(f"{name} must have shape {tuple(x.shape[-1:])}, got {shape}")
+        _check_dtype(name, vector)
+        if vector.device != device:
+            raise NormError(f"{name} must be on {device} like x, got {vector.device}")
+        if vector.shape != columns:
+            shape = tuple(vector.shape)
+            raise NormError(f"{name} must have shape {tuple(columns)}, got {shape}")
     if weight is not None and bias is not None and weight.dtype != bias.dtype:
         kinds = dtype_name(weight.dtype), dtype_name(bias.dtype)
         raise NormError(f"bias must be {kinds[0]} like the weight, got {kinds[1]}")
+
+
+def _check_dtype(name: str, tensor: Tensor) -> None:
+    if tensor.dtype not in DTYPES:
+        dtypes = ", ".join(map(dtype_name, DTYPES))
+        raise NormError(f"{name} must be {dtypes}, got {dtype_name(tensor.dtype)}")
 
 
 def layer_norm(
@@ -210,13 +284,9 @@ def layer_norm(
         y = layer_norm(x, weight, bias)
         y.sum().backward()
     """
-    _check(x, weight, bias)
-    y: Tensor = forward_operator(x, weight, bias, eps, False)[0]
-    return y
+    return _normalised(x, weight, bias, eps, rms=False)
 
 
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:
     """Return x / sqrt(mean(x^2) + eps) weight over the last axis; otherwise as `layer_norm`."""
-    _check(x, weight, None)
-    y: Tensor = forward_operator(x, weight, None, eps, True)[0]
-    return y
+    return _normalised(x, weight, None, eps, rms=True)

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from kernel_workbench.kernels.device import multiprocessors, real_multiprocessors
 from kernel_workbench.kernels.integers import cdiv, next_power_of_2
+from kernel_workbench.kernels.launch_plan import Filled
 from kernel_workbench.kernels.layer_norm.call import (
     BackwardCall,
     Given,
@@ -248,6 +249,7 @@ def row_sharing(
     call.sum_in(groups)
     if m:
         words = torch.full((m * owners + 1,), -1, dtype=torch.int64, device=device)
+        call.recorded.filled.append(Filled(words, -1))
         options = {"num_warps": cut.num_warps, "maxnreg": cut.registers}
         for leaves, finishes in ((True, False), (False, True)) if interpreted else ((True, True),):
             call.launch(

@@ -62,6 +62,12 @@ def _same_where_far(kernel: _Kernel, d: int, far: str, axis: str) -> None:
         assert mine is None or theirs is None or torch.equal(mine, theirs)
 
 
+@pytest.fixture(autouse=True)
+def _on_the_interpreter(device: torch.device) -> None:
+    if device.type != "cpu":
+        pytest.skip("the strict interpreter is for machines without a GPU")
+
+
 @pytest.mark.parametrize("axis", _AXES)
 @pytest.mark.parametrize(
     ("kernel", "d", "far"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 import triton
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernel_workbench.kernels.layer_norm import NormError, layer_norm, rms_norm
 from kernel_workbench.kernels.layer_norm.call import as_matrix
@@ -151,6 +153,46 @@ def test_norm_has_no_second_derivative(device: torch.device) -> None:
     (dx,) = torch.autograd.grad(rms_norm(x).sum(), x, create_graph=True)
     with pytest.raises(NormError, match="no second derivative"):
         dx.sum().backward()
+
+
+class _Names(TorchDispatchMode):
+    """Note the names of operations."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401
+        types: object,
+        args: Any = (),  # noqa: ANN401
+        kwargs: Any = None,  # noqa: ANN401
+    ) -> object:
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+@_BOTH
+def test_mode_sees_one_operator_a_pass(device: torch.device, *, rms: bool) -> None:
+    """Forward and backward, whether the forward ran under the mode or before it."""
+    given = _given(device, 5, rms=rms)
+    before = _mine(rms)(*given)
+    with _Names() as seen:
+        for y in (_mine(rms)(*given), before):
+            torch.autograd.grad(y, given, torch.ones_like(y))
+    ours = [name for name in seen.names if name.startswith("kernel_workbench::")]
+    backward = "kernel_workbench::norm_backward"
+    assert ours == ["kernel_workbench::norm_forward", backward, backward]
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@_BOTH
+def test_vmap_gives_the_same_rows(device: torch.device, *, rms: bool) -> None:
+    """A transform sees the operator, because it can't see through a call without one."""
+    x, *vectors = (tensor.detach() for tensor in _given(device, 3, 5, rms=rms))
+    mapped = torch.func.vmap(lambda rows: _mine(rms)(rows, *vectors))(x)
+    assert torch.equal(mapped, _mine(rms)(x, *vectors))
 
 
 def test_norm_on_a_cpu_needs_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:

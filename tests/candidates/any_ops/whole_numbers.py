@@ -52,7 +52,7 @@ def wrong_first_column_lost(x: Tensor) -> Tensor:
 @kernel(largest_place, _DOMAIN)
 def wrong_never_written(x: Tensor) -> Tensor:
     """Leave the last row's place unwritten."""
-    place = torch.empty(len(x), dtype=torch.int64)
+    place = torch.empty(len(x), dtype=torch.int64, device=x.device)
     place[:-1] = x[:-1].argmax(-1)
     return place
 

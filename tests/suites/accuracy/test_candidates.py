@@ -191,7 +191,7 @@ def test_candidate_gets_fresh_storages_with_the_same_values(device: torch.device
         return _sound(**arguments)
 
     assert _row(remembering, device).status == "passed"
-    first, second = seen
+    first, second, *_ = seen  # on a GPU a graph of the call is captured too
     assert list(first) == list(second) == list(LAYER_NORM_BACKWARD.arguments)
     for name, tensor in first.items():
         again = second[name]

@@ -280,7 +280,10 @@ def _of_ours() -> list[Kernel]:
     "kernel", [pytest.param(each, id=f"{each.op.name}-{each.name}") for each in _of_ours()]
 )
 def test_kernels_of_ours_are_what_they_declare(kernel: Kernel, device: torch.device) -> None:
-    """No case of `ci` says otherwise; what layer norm's deny, some case shows."""
+    """No case of `ci` says otherwise; what layer norm's deny, some case shows on a CPU.
+
+    The many SMs of a GPU share a small case alike, whatever its number of rows.
+    """
 
     def serves(case: Case) -> bool:
         return kernel.domain.reject(case, 90, device.type) is None
@@ -298,7 +301,9 @@ def test_kernels_of_ours_are_what_they_declare(kernel: Kernel, device: torch.dev
         assert said == set()
         return
     assert ("batch-invariant", True) in said
-    assert (("batch-invariant", False) in said) == (kernel.numerics.batch_invariant is False)
+    denied, seen = kernel.numerics.batch_invariant is False, ("batch-invariant", False) in said
+    assert denied or not seen
+    assert seen == denied or device.type != "cpu"
     assert (("device-independent", False) in said) == is_layer_norm
 
 

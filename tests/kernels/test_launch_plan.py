@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +14,13 @@ import triton
 from torch import Tensor
 from triton import knobs
 
-from kernel_workbench.kernels.attention import attention_with_lse, hopper, launch_plan
+from kernel_workbench.kernels import launch_plan
+from kernel_workbench.kernels.attention import attention, attention_with_lse, hopper
 from kernel_workbench.kernels.attention.hopper import descriptor
 from kernel_workbench.kernels.attention.hopper_kernel import hopper_kernel
 from kernel_workbench.kernels.attention.problem import AttentionError
 from kernel_workbench.kernels.device import is_told, told_multiprocessors
+from kernel_workbench.kernels.layer_norm import layer_norm, rms_norm
 
 _SIZES = (1, 4, 2, 64)  # of q, k and v
 _Mutate = Callable[[pytest.MonkeyPatch], object]
@@ -107,10 +109,12 @@ def _with_places(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch_plan, "_place", place)
 
 
-def _arguments(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> tuple[object, ...]:
+def _arguments(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *scratch: Tensor
+) -> tuple[object, ...]:
     boxes = descriptor(q, 64), descriptor(k, 128), descriptor(v, 128), descriptor(out, 64)
     sizes, numbers = (1, 2, 2, 1, 4, 4, 0, 2**30, 0), (0.18, 1.0, 1.44)
-    return *boxes, lse, lse, lse, *sizes, *numbers, "causal", "", 2, 2, 240
+    return *boxes, lse, *(scratch or (lse, lse)), *sizes, *numbers, "causal", "", 2, 2, 240
 
 
 def _keep(
@@ -120,15 +124,29 @@ def _keep(
     q, k, v = _tensors()
     compiled = compiled or _Compiled(driver)
     tensors = q, k, v, _aligned(*_SIZES), _aligned(1, 2, 4, dtype=torch.float32)
-    launch_plan.keep(key, hopper_kernel, compiled, 3, _arguments(*tensors), tensors)
+    _keep_call(key, compiled, tensors)
     return compiled
+
+
+def _keep_call(
+    key: launch_plan.Key | None,
+    compiled: _Compiled,
+    tensors: Sequence[Tensor],
+    scratch: Sequence[Tensor] = (),
+    filled: Sequence[launch_plan.Filled] = (),
+) -> None:
+    """Keep a plan of a launch on q, k, v, out and lse, with scratch tensors in place of slopes."""
+    others = [*scratch, *(tensor for tensor, _ in filled)]
+    launched = launch_plan.Launched(hopper_kernel, compiled, (3,), _arguments(*tensors, *others))
+    recorded = launch_plan.Recorded([launched], list(scratch), list(filled))
+    launch_plan.keep(key, tensors[:3], tensors[3:], recorded)
 
 
 def _key(
     *tensors: Tensor, entry: str = "hopper", options: tuple[object, ...] = (True, None)
 ) -> launch_plan.Key | None:
     q, k, v = tensors or _tensors()
-    return launch_plan.key_of(entry, q, k, v, *options)
+    return launch_plan.key_of(entry, (q, k, v), *options)
 
 
 def _as_addresses(arguments: Iterable[object]) -> list[object]:
@@ -173,7 +191,7 @@ def test_call_that_a_key_does_not_tell_has_none(monkeypatch: pytest.MonkeyPatch)
     assert _key(q, k, v, options=(torch.tensor(1),)) is None
     assert _key(q, k, v, options=([3, -1],)) is None
     assert _key(q, k, v, options=(-0.0,)) is None
-    assert launch_plan.forward(None, q, k, v) is None
+    assert launch_plan.planned(None, (q, k, v)) is None
     monkeypatch.setattr(launch_plan, "enabled", False)
     assert _key(q, k, v) is None
 
@@ -186,7 +204,7 @@ def test_plan_launches_what_tritons_launcher_does(driver: _Driver) -> None:
     for stream in (8, 9):
         driver.stream = stream
         q, k, v = _tensors()
-        made = launch_plan.forward(_key(), q, k, v)
+        made = launch_plan.planned(_key(), (q, k, v))
         assert made is not None
         out, lse = made
         assert (out.shape, out.dtype) == (q.shape, q.dtype)
@@ -208,10 +226,10 @@ def test_tensor_that_is_not_aligned_takes_the_ordinary_launch(driver: _Driver, n
     tensors[number] = _aligned(*_SIZES, off=1)
     q, k, v = tensors
     made = q, k, v, _aligned(*_SIZES), _aligned(1, 2, 4, dtype=torch.float32)
-    launch_plan.keep(_key(), hopper_kernel, _Compiled(driver), 3, _arguments(*made), made)
-    assert launch_plan.forward(_key(), *_tensors()) is None
+    _keep_call(_key(), _Compiled(driver), made)
+    assert launch_plan.planned(_key(), _tensors()) is None
     _keep(driver, _key())
-    assert launch_plan.forward(_key(*tensors), q, k, v) is None
+    assert launch_plan.planned(_key(*tensors), (q, k, v)) is None
     assert not driver.launches
 
 
@@ -263,8 +281,8 @@ def test_plan_is_not_used_in_doubt(
     _keep(driver, _key())
     with monkeypatch.context() as patch:
         _DOUBTS[doubt](patch)
-        assert launch_plan.forward(_key(), *_tensors()) is None
-    assert launch_plan.forward(_key(), *_tensors()) is not None
+        assert launch_plan.planned(_key(), _tensors()) is None
+    assert launch_plan.planned(_key(), _tensors()) is not None
 
 
 @_IS_CHECKED
@@ -274,7 +292,7 @@ def test_plan_is_not_used_with_another_driver(
     """Its function is loaded where the first one is."""
     _keep(driver, _key())
     monkeypatch.setattr(launch_plan, "driver", SimpleNamespace(active=_Driver()))
-    assert launch_plan.forward(_key(), *_tensors()) is None
+    assert launch_plan.planned(_key(), _tensors()) is None
 
 
 @pytest.mark.parametrize("doubt", _DOUBTS | _DOUBTS_AT_FIRST)
@@ -285,7 +303,7 @@ def test_no_plan_is_kept_in_doubt(
     with monkeypatch.context() as patch:
         (_DOUBTS | _DOUBTS_AT_FIRST)[doubt](patch)
         _keep(driver, _key())
-    assert launch_plan.forward(_key(), *_tensors()) is None
+    assert launch_plan.planned(_key(), _tensors()) is None
 
 
 def test_no_plan_is_kept_of_what_it_could_not_say(driver: _Driver) -> None:
@@ -295,9 +313,49 @@ def test_no_plan_is_kept_of_what_it_could_not_say(driver: _Driver) -> None:
     _keep(driver, None)
     q, k, _ = _tensors()
     tensors = q, k, k, _aligned(*_SIZES), _aligned(1, 2, 4, dtype=torch.float32)
-    compiled = _Compiled(driver)
-    launch_plan.keep(_key(), hopper_kernel, compiled, 3, _arguments(*tensors), tensors)
-    assert launch_plan.forward(_key(), *_tensors()) is None
+    _keep_call(_key(), _Compiled(driver), tensors)
+    assert launch_plan.planned(_key(), _tensors()) is None
+
+
+def _call_tensors() -> tuple[Tensor, ...]:
+    return *_tensors(), _aligned(*_SIZES), _aligned(1, 2, 4, dtype=torch.float32)
+
+
+@_IS_CHECKED
+def test_plan_allocates_and_fills_scratch_memory(
+    driver: _Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call has its own."""
+    sums, words = _aligned(8, dtype=torch.float32), _aligned(6, dtype=torch.int64)
+    filled = [launch_plan.Filled(words, -1)]
+    _keep_call(_key(), _Compiled(driver), _call_tensors(), [sums], filled)
+    q, k, v = _tensors()
+    memory: list[Tensor] = []
+    for name in ("new_empty", "new_full"):
+        function = getattr(Tensor, name)
+
+        def noted(*given: Any, _function: Any = function, **named: Any) -> Tensor:  # noqa: ANN401
+            memory.append(_function(*given, **named))
+            return memory[-1]
+
+        monkeypatch.setattr(Tensor, name, noted)
+    assert launch_plan.planned(_key(), (q, k, v)) is not None
+    _, _, made, block = memory
+    assert (made.tolist(), made.dtype) == ([-1] * 6, torch.int64)
+    assert block.nbytes >= sums.nbytes
+    assert {made.data_ptr(), block.data_ptr()} <= set(_as_addresses(driver.launches[0]))
+
+
+def test_no_plan_is_kept_of_a_tensor_that_the_call_did_not_declare(driver: _Driver) -> None:
+    """It may be a copy of an argument."""
+    tensors = _call_tensors()
+    copies = _aligned(8, dtype=torch.float32), _aligned(8, dtype=torch.float32)
+    launched = launch_plan.Launched(
+        hopper_kernel, _Compiled(driver), (3,), _arguments(*tensors, *copies)
+    )
+    recorded = launch_plan.Recorded([launched], [copies[0]])
+    launch_plan.keep(_key(), tensors[:3], tensors[3:], recorded)
+    assert launch_plan.planned(_key(), _tensors()) is None
 
 
 @_IS_CHECKED
@@ -308,9 +366,9 @@ def test_number_of_plans_is_bounded(driver: _Driver, monkeypatch: pytest.MonkeyP
     keys = [_key(options=(number,)) for number in range(3)]
     _keep(driver, keys[0])
     _keep(driver, keys[1])
-    assert launch_plan.forward(keys[0], *_tensors()) is not None
+    assert launch_plan.planned(keys[0], _tensors()) is not None
     _keep(driver, keys[2])
-    found = [launch_plan.forward(keys[each], *_tensors()) is not None for each in (2, 0, 1)]
+    found = [launch_plan.planned(keys[each], _tensors()) is not None for each in (2, 0, 1)]
     assert found == [True, True, False]
 
 
@@ -363,16 +421,18 @@ def _ordinary(call: _Call, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 def _planned(call: _Call, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     """Its second call, which is launched by a plan."""
     call(*tensors)
-    launch, launched = launch_plan.LaunchPlan.launch, []
+    run, planned = launch_plan.CallPlan.run, []
 
-    def noted(plan: launch_plan.LaunchPlan, programs: int, *given: Tensor) -> bool:
-        launched.append(launch(plan, programs, *given))
-        return launched[-1]
+    def noted(plan: launch_plan.CallPlan, inputs: Sequence[Tensor]) -> list[Tensor] | None:
+        outputs = run(plan, inputs)
+        planned.append(outputs is not None)
+        return outputs
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch_plan.LaunchPlan, "launch", noted)
+        patch.setattr(launch_plan.CallPlan, "run", noted)
         made = call(*tensors)
-    assert launched == [True]
+    assert planned
+    assert all(planned)
     return made
 
 
@@ -439,3 +499,52 @@ def test_second_device_has_plans_of_its_own(gpu: torch.device) -> None:
     assert _equal([each.to(gpu) for each in made], expected)
     with torch.cuda.device(other):
         assert _equal(_planned(_CALLS["hopper"], tensors), expected)
+
+
+def _gradients(function: Callable[..., Tensor]) -> _Call:
+    """Return the call of a function and of its gradients, with a dy that depends on the inputs."""
+
+    def call(*tensors: Tensor) -> Sequence[Tensor]:
+        given = [tensor.detach().requires_grad_() for tensor in tensors]
+        y = function(*given)
+        return y, *torch.autograd.grad(y, given, y.detach().flip(0).contiguous())
+
+    return call
+
+
+_GRADIENTS: dict[str, tuple[_Call, tuple[tuple[int, ...], ...]]] = {
+    "layer_norm, rows in registers": (_gradients(layer_norm), ((64, 256), (256,), (256,))),
+    "layer_norm, rows of a batch": (_gradients(layer_norm), ((4, 16, 512), (512,), (512,))),
+    "layer_norm, rows shared": (_gradients(layer_norm), ((64, 16384), (16384,), (16384,))),
+    "layer_norm, columns": (_gradients(layer_norm), ((32, 2**18), (2**18,), (2**18,))),
+    "layer_norm without a weight": (_gradients(layer_norm), ((64, 256),)),
+    "rms_norm": (_gradients(rms_norm), ((64, 256), (256,))),
+    "rms_norm, rows shared": (_gradients(rms_norm), ((64, 16384), (16384,))),
+    "attention": (_gradients(attention), ((2, 256, 8, 64),) * 3),
+    "attention, causal": (_gradients(partial(attention, causal=True)), ((2, 256, 8, 128),) * 3),
+    "attention, no order": (
+        _gradients(partial(attention, deterministic=False)), ((8, 1024, 16, 64),) * 3,
+    ),
+    "attention, few key heads": (
+        _gradients(attention), ((2, 256, 8, 64), (2, 256, 2, 64), (2, 256, 2, 64)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _GRADIENTS)
+def test_planned_gradients_have_the_same_bits(gpu: torch.device, name: str) -> None:
+    """With other values and addresses than the first call's; without an order, nearly."""
+    call, shapes = _GRADIENTS[name]
+    generator = torch.Generator(gpu).manual_seed(6)
+
+    def drawn() -> list[Tensor]:
+        return [torch.randn(shape, generator=generator, device=gpu).bfloat16() for shape in shapes]
+
+    first, second = drawn(), drawn()
+    for tensors in (first, second):
+        planned, ordinary = _planned(call, tensors), _ordinary(call, tensors)
+        if "no order" in name:
+            for mine, theirs in zip(planned, ordinary, strict=True):
+                torch.testing.assert_close(mine, theirs, rtol=2**-6, atol=2**-6)
+        else:
+            assert _equal(planned, ordinary)
