@@ -95,6 +95,10 @@ CAUSES = (
         "Python's headers are missing; install the package python3-dev of this Python",
     ),
     Cause(
+        r"'(tileiras)' compiler not found",
+        "a compiler is missing: {0}; install it, as by pip install 'cuda-tile[tileiras]'",
+    ),
+    Cause(
         r"unsupported (?:GNU|clang) version",
         "nvcc doesn't know this version of the host's C++ compiler; install an older one, and name "
         "it in CC and CXX",

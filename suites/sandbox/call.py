@@ -7,6 +7,7 @@ makes them in this one. Both have the same methods: `refusal`, `declared`, `call
 from __future__ import annotations
 
 import math
+import re
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -179,6 +180,10 @@ def declared(kernel: Kernel, case: Case, sm: int) -> Declared:
     )
 
 
+# torch ends each CUDA error with this advice.
+_ADVICE = re.compile(r" (?:Search for `cuda|CUDA kernel errors might be|For debugging consider).*")
+
+
 def told_of(error: BaseException, kernel: Kernel) -> str:
     """Return an error in one line, with the last line of the kernel's file in its traceback.
 
@@ -189,7 +194,7 @@ def told_of(error: BaseException, kernel: Kernel) -> str:
 
     while isinstance(error, InterpreterError) and error.__cause__ is not None:
         error = error.__cause__  # the error of a line in a jit function; the outer errors repeat it
-    text = " ".join(str(error).split())
+    text = _ADVICE.sub("", " ".join(str(error).split()))
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -35,6 +35,10 @@ _MESSAGES = [
     ),
     ("[Errno 2] No such file or directory: 'nvcc'", "compiler is missing: nvcc"),
     (
+        "'tileiras' compiler not found, make sure it is available as a python package",
+        "pip install 'cuda-tile[tileiras]'",
+    ),
+    (
         "[Errno 2] No such file or directory: '/usr/local/cuda/bin/nvcc'",
         "compiler is missing: nvcc",
     ),

@@ -182,6 +182,20 @@ def test_candidate_that_writes_to_an_input_fails(device: torch.device) -> None:
     assert (row.rule, row.reason) == ("changed input", "it wrote to memory or around input x")
 
 
+def test_error_of_cuda_is_told_without_torchs_advice(device: torch.device) -> None:
+    """The advice is longer than the error."""
+
+    def raising(**_: Tensor) -> tuple[Tensor, ...]:
+        raise RuntimeError(
+            "CUDA error: operation not permitted\nSearch for `cudaErrorNotPermitted' in the manual."
+            "\nCUDA kernel errors might be asynchronously reported at some other API call."
+        )
+
+    reason = _row(raising, device).reason
+    assert reason is not None
+    assert reason.endswith("CUDA error: operation not permitted")
+
+
 def test_candidate_gets_fresh_storages_with_the_same_values(device: torch.device) -> None:
     """Two calls can't tell one another by an address, and compute the same thing."""
     seen: list[dict[str, Tensor]] = []
