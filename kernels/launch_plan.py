@@ -80,7 +80,7 @@ class Recorded:
     filled: list[Filled] = field(default_factory=list)
 
 
-class _Place(NamedTuple):
+class _MemoryPlace(NamedTuple):
     """A place in memory: bytes from the beginning of one of a call's tensors."""
 
     number: int
@@ -91,7 +91,7 @@ class _UnplannedError(ValueError):
     """A call can't have a plan."""
 
 
-class _Memory:
+class _CallMemory:
     """The tensors of one call, by which addresses are found again in a later call's.
 
     Inputs, outputs and filled scratch tensors are numbered one by one; other scratch tensors share
@@ -99,16 +99,16 @@ class _Memory:
     """
 
     def __init__(self, numbered: Sequence[Tensor], scratch: Sequence[Tensor]) -> None:
-        places = [(tensor, _Place(number, 0)) for number, tensor in enumerate(numbered)]
+        places = [(tensor, _MemoryPlace(number, 0)) for number, tensor in enumerate(numbered)]
         self.scratch_bytes = 0
         for tensor in scratch:
-            places.append((tensor, _Place(len(numbered), self.scratch_bytes)))
+            places.append((tensor, _MemoryPlace(len(numbered), self.scratch_bytes)))
             self.scratch_bytes += -(-tensor.nbytes // _APART) * _APART
-        self._places: dict[int, list[_Place]] = {}
+        self._places: dict[int, list[_MemoryPlace]] = {}
         for tensor, place in places:
             self._places.setdefault(tensor.data_ptr(), []).append(place)
 
-    def place_of(self, tensor: Tensor) -> _Place:
+    def place_of(self, tensor: Tensor) -> _MemoryPlace:
         """Return the place of a tensor that a launch was given.
 
         Raises _UnplannedError if it isn't aligned, or if it begins where none or several of the
@@ -124,7 +124,7 @@ class _Memory:
 class LaunchPlan:
     """A launch of one kernel: all arguments of its C launcher, except addresses and the stream."""
 
-    def __init__(self, launched: Launched, memory: _Memory) -> None:
+    def __init__(self, launched: Launched, memory: _CallMemory) -> None:
         # Another version may not have it.
         from triton.backends.nvidia.driver import TMA_DTYPE_DEVICE_TO_HOST  # noqa: PLC0415
 
@@ -134,8 +134,8 @@ class LaunchPlan:
         boxes = iter(getattr(compiled.metadata, "tensordesc_meta", None) or ())
         # As the launcher has them: a descriptor is followed by its shape and strides.
         self._arguments: list[object] = []
-        self._pointers: list[tuple[int, _Place]] = []
-        self._boxes: list[tuple[int, _Place, tuple[object, ...]]] = []
+        self._pointers: list[tuple[int, _MemoryPlace]] = []
+        self._boxes: list[tuple[int, _MemoryPlace, tuple[object, ...]]] = []
         for argument in arguments:
             place = len(self._arguments)
             if isinstance(argument, Tensor):
@@ -173,7 +173,7 @@ class LaunchPlan:
             self._describe = utils.fill_tma_descriptor
 
     def launch(self, stream: int, addresses: Sequence[int]) -> None:
-        """Launch; addresses: of a call's tensors, numbered as `_Memory` numbers them."""
+        """Launch; addresses: of a call's tensors, numbered as `_CallMemory` numbers them."""
         arguments = self._arguments.copy()
         for place, (number, offset) in self._pointers:
             arguments[place] = addresses[number] + offset
@@ -193,7 +193,7 @@ class CallPlan:
         recorded: Recorded,
     ) -> None:
         filled = (scratch.tensor for scratch in recorded.filled)
-        memory = _Memory((*inputs, *outputs, *filled), recorded.scratch)
+        memory = _CallMemory((*inputs, *outputs, *filled), recorded.scratch)
         self._launches = [LaunchPlan(launched, memory) for launched in recorded.launches]
         self._kernels = [launched.kernel for launched in recorded.launches]
         self._outputs = [(tuple(output.shape), output.dtype) for output in outputs]

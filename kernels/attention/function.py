@@ -326,7 +326,7 @@ torch.library.register_autograd(
 torch.library.register_autograd("kernel_workbench::attention_backward", _refuse, lib=_library)
 
 
-class _Differentiable(torch.autograd.Function):
+class _DifferentiableAttention(torch.autograd.Function):
     """The forward with its gradient, for a call that nothing traces.
 
     torch's wrapper of an operator with a registered gradient takes ten times the host time. So does
@@ -376,7 +376,7 @@ def attention_with_lse(
         elif torch.is_grad_enabled() and any(
             tensor is not None and tensor.requires_grad for tensor in (q, k, v, *tensors)
         ):
-            outputs = _Differentiable.apply(settings, q, k, v, *tensors)
+            outputs = _DifferentiableAttention.apply(settings, q, k, v, *tensors)
         else:
             outputs = _compute_forward(q, k, v, tensors, settings)
     except (

@@ -189,7 +189,7 @@ forward_operator.register_autograd(_differentiate, setup_context=_save)
 backward_operator.register_autograd(_refuse)
 
 
-class _Differentiable(torch.autograd.Function):
+class _DifferentiableNorm(torch.autograd.Function):
     """The forward with its gradient, for a call that nothing traces.
 
     torch's wrapper of an operator with a registered gradient takes several times the host time. So
@@ -227,7 +227,7 @@ def _normalised(
     elif torch.is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in (x, weight, bias)
     ):
-        y = _Differentiable.apply(x, weight, bias, eps, rms)
+        y = _DifferentiableNorm.apply(x, weight, bias, eps, rms)
     else:
         y = _forward(x, weight, bias, eps, rms=rms)[0]
     return y

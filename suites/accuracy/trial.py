@@ -31,7 +31,7 @@ two fill a cache; a leak grows with every call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
@@ -80,6 +80,10 @@ _SECRETS = 2**32
 DRAWN = "on values drawn from a secret"
 LATER = "after a call on other values at the same addresses"
 REPLAYED = "replayed in a CUDA graph after its inputs' memory got other values"
+STALE = (
+    "; the outputs are those of the values before: a launch on another stream than torch's current "
+    "one isn't part of the graph"
+)
 MOST_BYTES = 2**26  # a case of more bytes takes seconds for each call
 
 Finding = tuple[Rule, str]
@@ -435,7 +439,18 @@ class Trial:
             self.notes += (f"can't be part of a CUDA graph: {call.reason}",)
             return None
         verdict = self._on(other, call)
-        return None if verdict.rule is None else (verdict.rule, f"{REPLAYED}: {verdict.reason}")
+        if verdict.rule is None:
+            return None
+        stale = STALE if are_equal(call.outputs, self.first.outputs) else ""
+        return verdict.rule, f"{REPLAYED}: {verdict.reason}{stale}"
+
+
+def are_equal(outputs: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bool:
+    """Return True if outputs have the same elements, NaN equal to NaN."""
+    return outputs.keys() == others.keys() and all(
+        torch.allclose(output, others[name], rtol=0, atol=0, equal_nan=True)
+        for name, output in outputs.items()
+    )
 
 
 def _numbers(inputs: Inputs) -> dict[str, object]:

@@ -170,6 +170,8 @@ def test_kernels_follow_the_signs_bit_by_bit(kernel: Kernel, device: torch.devic
         for case in _small(kernel.op.name)
         if kernel.domain.reject(case, 90, device.type) is None
         and kernel.op.bytes(case) <= LARGEST_POISONED_BUFFER
+        # PyTorch's RMS norm on a GPU doesn't, beside an infinity.
+        and not (device.type == "cuda" and kernel.origin == "baseline" and "-inf_" in case.id())
     ]
     if not served:
         pytest.skip(f"{kernel.name} doesn't run on {device.type}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,8 +14,8 @@ from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.cases.names import case_named
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.suites.accuracy.run import Run
-from kernel_workbench.suites.accuracy.trial import LATER
-from kernel_workbench.suites.sandbox.call import NOT_CAPTURED
+from kernel_workbench.suites.accuracy.trial import LATER, STALE, Trial
+from kernel_workbench.suites.sandbox.call import NOT_CAPTURED, Call
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from kernel_workbench.suites.sandbox.parcels import Parcel, Unpacked, make_arena
 from kernel_workbench.suites.sandbox.worker_side.candidate import replay_candidate
@@ -125,3 +126,25 @@ def test_kernel_that_cannot_be_captured_breaks_no_rule_of_a_row(
     call = replay_candidate(kernel, case, _unpacked(case, 0), _unpacked(case, 5), refuses)
     assert call.rule == NOT_CAPTURED
     assert call.spent
+
+
+@pytest.mark.parametrize("is_stale", [True, False])
+def test_replay_that_repeats_the_earlier_outputs_is_said_to(*, is_stale: bool) -> None:
+    """A launch on a stream of its own isn't captured, and a replay does nothing."""
+    before = {"y": torch.tensor([1.0, torch.nan])}
+    after = Call(before if is_stale else {"y": torch.tensor([2.0, torch.nan])}, 0.1)
+    sets = SimpleNamespace(originals=SimpleNamespace(read=dict), secret=5)
+    run = SimpleNamespace(apart=True, device=torch.device("cuda"), call_then=lambda *_: after)
+    trial = SimpleNamespace(
+        run=run,
+        kernel=SimpleNamespace(origin="user"),
+        declared=SimpleNamespace(variant=None),
+        first=Call(before, 0.1),
+        values=SimpleNamespace(secret=5, of_seed=lambda _: sets),
+        _inputs={},
+        _first_of=lambda *_: True,
+        _on=lambda *_: SimpleNamespace(rule="deterministic bound", reason="y[0]: got 1"),
+    )
+    finding = Trial._in_a_graph(trial)  # type: ignore[arg-type]
+    assert finding is not None
+    assert (STALE in finding[1]) == is_stale
