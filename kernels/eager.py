@@ -14,9 +14,17 @@ _TENSORS = (Tensor, Parameter)
 
 
 def is_eager(*tensors: Tensor | None) -> bool:
-    """Return True if nothing traces, transforms or intercepts calls on these tensors."""
+    """Return True if nothing traces, transforms or intercepts calls on these tensors.
+
+    torch also mends some tensors before it calls an operator: a lazy negation, whose memory has the
+    other sign, and a tensor of the device `meta`, which has no memory.
+    """
     return not (
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()  # noqa: SLF001  # there is no public name
         or torch._C._len_torch_dispatch_stack()  # noqa: SLF001
-    ) and all(tensor is None or type(tensor) in _TENSORS for tensor in tensors)
+    ) and all(tensor is None or _is_plain(tensor) for tensor in tensors)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return type(tensor) in _TENSORS and not (tensor.is_neg() or tensor.is_meta)

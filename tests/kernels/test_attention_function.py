@@ -148,3 +148,25 @@ def test_gradients_are_repeated_bit_for_bit(device: torch.device) -> None:
     q, k, v = _tensors(device, s_q=70, s_kv=150)
     first, second = (torch.autograd.grad(attention(q, k, v).sum(), (q, k, v)) for _ in range(2))
     assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
+
+
+def test_lazy_negation_is_computed_first(device: torch.device) -> None:
+    """Its memory has the other sign, of q and of the gradient of out alike."""
+    q, k, v = (_draw(device, 1, 4, 2, 16) for _ in range(3))
+    do = _draw(device, 1, 4, 2, 16).detach()
+
+    def gradients(q: Tensor, do: Tensor) -> tuple[Tensor, ...]:
+        given = q.requires_grad_(), k, v
+        return torch.autograd.grad(attention(*given), given, do)
+
+    expected = gradients(-q.detach(), -do)
+    lazily = gradients(torch._neg_view(q.detach()), torch._neg_view(do))
+    for mine, theirs in zip(lazily, expected, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_attention_of_meta_tensors_has_its_shape() -> None:
+    """As torch's own functions: a model's shapes are found without memory."""
+    q, k, v = (torch.empty(1, 4, 2, 16, device="meta") for _ in range(3))
+    out, lse = attention_with_lse(q, k, v)
+    assert (out.shape, lse.shape, out.device.type) == (q.shape, (1, 2, 4), "meta")

@@ -186,6 +186,30 @@ def test_mode_sees_one_operator_a_pass(device: torch.device, *, rms: bool) -> No
     assert ours == ["kernel_workbench::norm_forward", backward, backward]
 
 
+@_BOTH
+def test_lazy_negation_is_computed_first(device: torch.device, *, rms: bool) -> None:
+    """Its memory has the other sign, of x and of dy alike."""
+    x, *vectors = _given(device, 5, rms=rms)
+    dy = torch.linspace(-1, 1, x.numel(), device=device).view(x.shape)
+
+    def gradients(x: Tensor, dy: Tensor) -> tuple[Tensor, ...]:
+        given = [x.requires_grad_(), *vectors]
+        return torch.autograd.grad(_mine(rms)(*given), given, dy)
+
+    expected = gradients(-x.detach(), -dy)
+    lazily = gradients(torch._neg_view(x.detach()), torch._neg_view(dy))
+    for mine, theirs in zip(lazily, expected, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@_BOTH
+def test_norm_of_a_meta_tensor_has_its_shape(*, rms: bool) -> None:
+    """As torch's own functions: a model's shapes are found without memory."""
+    given = [torch.empty(size, device="meta") for size in ((3, 8), (8,))]
+    y = _mine(rms)(*given)
+    assert (y.shape, y.device.type) == ((3, 8), "meta")
+
+
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @_BOTH
 def test_vmap_gives_the_same_rows(device: torch.device, *, rms: bool) -> None:
