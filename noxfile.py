@@ -61,7 +61,7 @@ _STATUS_OF_NOX = {
     "tests",
     "lint",
     "mutants",
-    "triton_versions",
+    "versions",
 }  # sessions whose command has other statuses
 
 # Options whose value is a path; tests/suites/run/test_commands.py holds them to what the
@@ -358,9 +358,9 @@ def mutants(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
-def triton_versions(session: nox.Session) -> None:
-    """Test the interpreter on Triton 3.6 to 3.9, installed beside: `-- VERSION --cache DIR`."""
-    _run(session, "test", "studies.triton_versions", *_arguments(session))
+def versions(session: nox.Session) -> None:
+    """Judge and compile kernels under several Tritons: `-- --triton 3.6,3.9 --kernels FILE`."""
+    _run(session, "test", "studies.versions", *_arguments(session))
 
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)

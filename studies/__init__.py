@@ -17,7 +17,7 @@ Run one by `python -m studies.NAME`:
     tile_times         on a GPU: does the model of attention's tiles order them as time does?
     timing_agreement   on a GPU: do other ways of timing agree with `nox -s bench`?
     timing_cheats      do kernels that only look fast lose their figures, and honest ones not?
-    triton_versions    is the interpreter right, and strict, on other versions of Triton?
+    versions           verdicts, registers and spills of kernels under several Tritons
     vector_widths      the width of a compiled load, by the compiler's knowledge of its address
     warm_judge         seconds from an edit of a file to its verdict by `kernel-workbench serve`
 """

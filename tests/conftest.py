@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from kernel_workbench.kernels import registry
+from kernel_workbench.oracles import OPS
 from kernel_workbench.reports import commands
 from kernel_workbench.suites.interpreter import repairs, strict
 from kernel_workbench.suites.run.commands import FOLDER
@@ -61,14 +63,22 @@ def _mended_interpreter(device: torch.device) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _registry_as_it_was() -> Iterator[None]:
-    """Forget the kernels that a module of tests registers: a later one would find them as peers.
+    """Forget the kernels and ops that a module of tests registers: a later one would find them.
 
     all_kernels comes first: a module is imported once, and its kernels would be lost.
     """
+    registry.all_kernels()
+    modules = set(sys.modules)
     with pytest.MonkeyPatch.context() as patch:
-        registry.all_kernels()
         patch.setattr(registry, "_registered", dict(registry._registered))
+        patch.setattr(registry, "_homes", dict(registry._homes))
+        ops = dict(OPS)
         yield
+    for name in OPS.keys() - ops.keys():
+        del OPS[name]
+    for name in set(sys.modules) - modules:
+        if name.startswith("user_kernels_"):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session", autouse=True)

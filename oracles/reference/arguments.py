@@ -16,7 +16,7 @@ from kernel_workbench.oracles.cases.arguments import (
 )
 from kernel_workbench.oracles.cases.factors import number_word
 from kernel_workbench.oracles.op import CONTIGUOUS, ArgumentsError, Case, Inputs
-from kernel_workbench.oracles.reference.signature import Array, Extent, Signature
+from kernel_workbench.oracles.reference.signature import Array, Extent, Signature, names_in
 
 
 def case_from(
@@ -89,7 +89,33 @@ def _sizes(
                 f"{op}: {argument} has {length} along {factor}*{size}; give a multiple of {factor}"
             )
         sizes[size] = length // int(factor)
+    for array in arrays:
+        for axis, length in zip(array.axes, tensors[array.name].shape, strict=True):
+            if isinstance(axis, Extent):
+                sizes |= _solved(axis, length, sizes)
+    unknown = {name for array in arrays for axis in array.axes for name in names_in(axis)}
+    unknown -= sizes.keys()
+    if unknown:
+        raise ArgumentsError(
+            f"{op}: no argument's shape says the size {min(unknown)}; judge the kernel by "
+            "kernel_workbench.accuracy, whose cases have sizes"
+        )
     return {name: sizes[name] for name in names if name in sizes}
+
+
+def _solved(axis: Extent, length: int, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the one unknown size of an axis like `b + 1`; empty where it doesn't follow."""
+    unknown = names_in(axis) - sizes.keys()
+    if len(unknown) != 1:
+        return {}
+    (size,) = unknown
+    at_zero = axis.of({**sizes, size: 0})
+    step = axis.of({**sizes, size: 1}) - at_zero
+    if not step or (length - at_zero) % step:
+        return {}
+    value = (length - at_zero) // step
+    is_it = value >= 0 and axis.of({**sizes, size: value}) == length
+    return {size: value} if is_it else {}
 
 
 def _dtype(

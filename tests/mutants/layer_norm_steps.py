@@ -35,8 +35,8 @@ MUTANTS = (
         ERROR,
         Edit(
             _CALL,
-            "            finalize(parts, bias_parts, ",
-            "            for _ in range(2): finalize(parts, bias_parts, ",
+            "            launched = finalize(parts, bias_parts, ",
+            "            for _ in range(2): launched = finalize(parts, bias_parts, ",
         ),
         kernel=_ROW_KERNEL,
     ),

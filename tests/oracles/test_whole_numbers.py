@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernel_workbench import Sizes, op
 from kernel_workbench.oracles.cases.names import layout_named
-from kernel_workbench.oracles.op import Inputs, required
+from kernel_workbench.oracles.op import ArgumentsError, Inputs, required
 from kernel_workbench.oracles.reference import OpError, ReferenceOp
 from kernel_workbench.oracles.reference.cases import case_of
 from kernel_workbench.oracles.reference.whole_numbers import UNREAD, overwriting
@@ -166,3 +166,25 @@ def test_vector_is_placed_as_a_column_and_expanded() -> None:
         case = replace(plain, layout=layout)
         slot = required(slots_read.inputs(case, _CPU), "slot")
         assert slot.stride() == slots_read.geometry(case)["slot"].strides == (stride,)
+
+
+def test_size_that_an_expression_alone_says_is_solved() -> None:
+    """Offsets of b + 1 numbers have the b of their op; others fit no b."""
+    made = _inputs(segment_sums)
+    assert segment_sums.case_from is not None
+    assert segment_sums.case_from(made).size("b") == 4
+    with pytest.raises(ArgumentsError, match="no argument's shape says the size b"):
+        segment_sums.case_from({**made, "ends": required(made, "ends")[:0]})
+
+
+@op(sizes={"n": _some(8, 6)}, name="halves_summed")
+def halves_summed(x: Float[Tensor, "n//2"]) -> Float[Tensor, "1"]:
+    """The sum of half as many numbers."""
+    return x.sum()[None]
+
+
+def test_size_that_does_not_follow_is_said_to_be_unknown() -> None:
+    """Several sizes have such a half."""
+    assert halves_summed.case_from is not None
+    with pytest.raises(ArgumentsError, match="no argument's shape says the size n"):
+        halves_summed.case_from({"x": torch.ones(4)})

@@ -1,0 +1,246 @@
+"""Judge and compile the same kernels under several versions of Triton, side by side.
+
+`nox -s versions -- --triton 3.6,3.7.1,3.8,3.9` installs each version beside the environment, into a
+folder that is kept. With each it runs the interpreter's tests, judges kernels on some cases, and
+compiles them for one GPU generation. The first table has the verdicts, the second registers and
+spilled bytes of each compiled function. Only Triton is replaced: torch doesn't need it on a CPU.
+Times need a GPU and aren't taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from kernel_workbench.oracles import OPS
+from kernel_workbench.reports.arguments import CommandLine, quoted
+from kernel_workbench.reports.record import CompileRow, Record, read
+from kernel_workbench.suites import ROOT
+
+VERSIONS = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
+_CASES_OF_EACH = 6
+_KERNELS = ("row_persistent", "row_sharing", "column_owning", "flash", "flash_fp32", "split_keys")
+_CHECKS = (
+    "import triton; print(triton.__version__); "
+    "from kernel_workbench.suites.interpreter import repairs, strict; repairs.install(); "
+    "print(', '.join(strict.install()))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The options of a run: what is judged and compiled, and where records are kept."""
+
+    kernels: tuple[str, ...]
+    files: tuple[Path, ...]
+    sm: int
+    results: Path | None
+
+    def words(self) -> list[str]:
+        """Return the options that choose kernels."""
+        files = [f"--kernels={file.resolve()}" for file in self.files]
+        return [*files, *(f"--kernel={name}" for name in self.kernels)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """The results of one version; `right` if nothing failed and every check is in force."""
+
+    version: str
+    tests: str
+    cases: str
+    missing: str
+    compiled: tuple[CompileRow, ...]
+    right: bool
+
+
+def _installed(version: str, folder: Path) -> Path | None:
+    """Install the version if needed; return its folder, or None if the environment has it."""
+    if installed_version("triton") == version:
+        return None
+    target = folder / f"triton-{version}"
+    if not (target / f"triton-{version}.dist-info").is_dir():
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+        subprocess.run([*command, "--target", str(target), f"triton=={version}"], check=True)
+    return target
+
+
+def _run(
+    where: Path | None, *command: str, interpreted: bool = True
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TRITON_INTERPRET": "1" if interpreted else "0"}
+    environment.pop("PYTEST_ADDOPTS", None)
+    if where is not None:
+        environment["PYTHONPATH"] = str(where)
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def _record_of(
+    where: Path | None, folder: Path, suite: str, *options: str, interpreted: bool = True
+) -> Record | str:
+    """Run a suite of the command; return its record, or the end of what it printed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    before = set(folder.glob("*.jsonl"))
+    command = "-m", "kernel_workbench", suite, f"--results={folder}", "--jobs=2", *options
+    done = _run(where, *command, interpreted=interpreted)
+    added = set(folder.glob("*.jsonl")) - before
+    if not added:
+        return (done.stdout + done.stderr).strip()[-200:]
+    return read(added.pop())
+
+
+def _tests(where: Path | None) -> tuple[str, bool]:
+    """Run the interpreter's tests; return pytest's last line, and True if all passed."""
+    done = _run(
+        where,
+        "-m",
+        "pytest",
+        "--device=cpu",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "tests/suites/interpreter",
+    )
+    lines = done.stdout.strip().splitlines() or done.stderr.strip().splitlines()
+    return re.sub(r" in [\d.]+s.*", "", lines[-1] if lines else "no output"), not done.returncode
+
+
+def _cases(where: Path | None, folder: Path, asked: _Asked) -> tuple[str, bool]:
+    """Judge the kernels on some cases; return the passed rows as text, and True if none failed."""
+    wanted: list[str] = []
+    if not asked.files:  # a user's kernels have an op that only the suite knows
+        for name in ("layer_norm_backward", "attention_forward"):
+            cases = [case for case in OPS[name].cases() if case.tier == "ci"]
+            step = len(cases) // _CASES_OF_EACH
+            wanted += (case.id() for case in cases[step // 2 :: step][:_CASES_OF_EACH])
+    chosen = [f"--case={case}" for case in wanted] or ["--quick"]
+    record = _record_of(where, folder, "accuracy", "--device=cpu", *chosen, *asked.words())
+    if isinstance(record, str):
+        return record, False
+    rows = [row for row in record.rows if row.status != "refused"]
+    passed = sum(row.status == "passed" for row in rows)
+    failed = sum(row.status == "failed" for row in rows)
+    whole = record.problem is None
+    return f"{passed} of {len(rows)} rows passed", bool(rows) and not failed and whole
+
+
+def _compiled(where: Path | None, folder: Path, asked: _Asked) -> tuple[CompileRow, ...]:
+    """Compile the kernels for one generation; return the rows, none where the suite failed."""
+    options = f"--sm={asked.sm}", *asked.words()
+    record = _record_of(where, folder, "compile", *options, interpreted=False)
+    if isinstance(record, str):
+        print(record, file=sys.stderr)
+        return ()
+    return record.compiled
+
+
+def _checks(where: Path | None, version: str) -> tuple[str, bool]:
+    """Return the checks that aren't in force, or an error, and True if all are in force."""
+    done = _run(where, "-c", _CHECKS)
+    if done.returncode:
+        return done.stderr.strip().rpartition("\n")[2], False
+    running, _, missing = done.stdout.strip().partition("\n")
+    if running != version:
+        return f"this is triton {running}", False
+    return missing or "none", not missing
+
+
+def _outcome(version: str, installed: Path, folder: Path, asked: _Asked) -> _Outcome:
+    where = _installed(version, installed)
+    missing, strict = _checks(where, version)
+    tests, passed = _tests(where)
+    cases, right = _cases(where, folder / version, asked)
+    compiled = _compiled(where, folder / version, asked)
+    all_compiled = bool(compiled) and all(row.status == "compiled" for row in compiled)
+    return _Outcome(
+        version, tests, cases, missing, compiled, strict and passed and right and all_compiled
+    )
+
+
+def verdicts(outcomes: Iterable[_Outcome]) -> Table:
+    """Return the table of a row for each version."""
+    table = Table("triton", "the interpreter's tests", "cases", "checks not in force", "compiled")
+    for outcome in outcomes:
+        done = sum(row.status == "compiled" for row in outcome.compiled)
+        compiled = f"{done} of {len(outcome.compiled)}"
+        table.add_row(outcome.version, outcome.tests, outcome.cases, outcome.missing, compiled)
+    return table
+
+
+def figures(outcomes: Sequence[_Outcome]) -> Table:
+    """Return the table of registers and spilled bytes, a row for each compiled function."""
+    table = Table("kernel", "function", "case", *(outcome.version for outcome in outcomes))
+    cells: dict[tuple[str, str, str], dict[str, str]] = {}
+    for outcome in outcomes:
+        for row in outcome.compiled:
+            key = f"{row.op} {row.kernel}", row.function, row.label
+            cells.setdefault(key, {})[outcome.version] = _figures_of(row)
+    for key, by_version in cells.items():
+        table.add_row(*key, *(by_version.get(outcome.version, "-") for outcome in outcomes))
+    return table
+
+
+def _figures_of(row: CompileRow) -> str:
+    if row.status == "failed":
+        return "failed"
+    registers = "?" if row.registers is None else str(row.registers)
+    return f"{registers}, {row.spill_store_bytes} B" if row.spill_store_bytes else registers
+
+
+def _versions(text: str) -> tuple[str, ...]:
+    """Return the versions of a list like `3.6,3.7.1`; 3.6 is 3.6.0."""
+    versions = []
+    for word in text.split(","):
+        if not re.fullmatch(r"\d+\.\d+(\.\d+)?", word.strip()):
+            raise argparse.ArgumentTypeError(
+                f"{quoted(text)!r}: give versions like {','.join(VERSIONS)}"
+            )
+        versions.append(word.strip() if word.count(".") > 1 else f"{word.strip()}.0")
+    return tuple(dict.fromkeys(versions))
+
+
+def main() -> int:
+    """Run every version and print the tables; return 1 if one isn't right."""
+    parser = CommandLine(prog="nox -s versions --", description=__doc__)
+    parser.add_argument("--triton", type=_versions, default=VERSIONS, metavar="VERSION,VERSION")
+    parser.add_argument("--kernel", action="append", default=[], metavar="NAME")
+    parser.add_argument("--kernels", action="append", type=Path, default=[], metavar="FILE")
+    parser.add_argument("--sm", type=int, default=90, metavar="N")
+    parser.add_argument("--cache", type=Path, default=ROOT / ".nox" / "triton", metavar="DIR")
+    parser.add_argument("--results", type=Path, metavar="DIR")
+    options = parser.read()
+    kernels = options.kernel or (() if options.kernels else _KERNELS)
+    asked = _Asked(tuple(kernels), tuple(options.kernels), options.sm, options.results)
+    outcomes = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) if asked.results is None else asked.results
+        for version in options.triton:
+            print(f"triton {version}", flush=True)
+            outcomes.append(_outcome(version, options.cache, folder, asked))
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(verdicts(outcomes))
+    console.print(f"Registers of a thread, and spilled bytes where there are any, sm {asked.sm}")
+    console.print(figures(outcomes))
+    return 0 if all(outcome.right for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
