@@ -81,19 +81,19 @@ def _least(call: _Call, calls: int, *, waits: bool) -> float:
     return 1e6 * fastest
 
 
-def _backward(function: _Function, given: Sequence[Tensor]) -> _Call:
-    y = function(*given)
+def _backward(function: _Function, inputs: Sequence[Tensor]) -> _Call:
+    y = function(*inputs)
     dy = torch.randn_like(y)
-    return lambda: torch.autograd.grad(y, given, dy, retain_graph=True)
+    return lambda: torch.autograd.grad(y, inputs, dy, retain_graph=True)
 
 
 def _drawn(shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
     return [torch.randn(s, device="cuda").bfloat16().requires_grad_() for s in shapes]
 
 
-def _without_gradient(function: _Function, given: Sequence[Tensor]) -> Tensor:
+def _without_gradient(function: _Function, inputs: Sequence[Tensor]) -> Tensor:
     with torch.no_grad():
-        return function(*given)
+        return function(*inputs)
 
 
 def small_calls(calls: int) -> Table:
@@ -101,11 +101,11 @@ def small_calls(calls: int) -> Table:
     table = Table("host time, us", "no gradient", "forward", "backward")
     for name, (ours, theirs, shapes) in _SMALL.items():
         for whose, function in ((name, ours), (f"{name}, PyTorch", theirs)):
-            given = _drawn(shapes)
+            inputs = _drawn(shapes)
             loops: tuple[_Call, ...] = (
-                partial(_without_gradient, function, given),
-                partial(function, *given),
-                _backward(function, given),
+                partial(_without_gradient, function, inputs),
+                partial(function, *inputs),
+                _backward(function, inputs),
             )
             table.add_row(whose, *(f"{_least(loop, calls, waits=False):.1f}" for loop in loops))
     return table
@@ -115,8 +115,8 @@ def large_backwards(calls: int) -> Table:
     """Return the table of whole backwards of large calls."""
     table = Table("backward in a loop, us", "ours", "PyTorch")
     for name, (ours, theirs, shapes) in _LARGE.items():
-        given = _drawn(shapes)
-        loops = (_backward(function, given) for function in (ours, theirs))
+        inputs = _drawn(shapes)
+        loops = (_backward(function, inputs) for function in (ours, theirs))
         table.add_row(name, *(f"{_least(loop, calls, waits=True):.1f}" for loop in loops))
     return table
 

@@ -123,16 +123,16 @@ def _tests(where: Path | None) -> tuple[str, bool]:
     return re.sub(r" in [\d.]+s.*", "", lines[-1] if lines else "no output"), not done.returncode
 
 
-def _cases(where: Path | None, folder: Path, asked: _Asked) -> tuple[str, bool]:
+def _cases(where: Path | None, folder: Path, choice: _Asked) -> tuple[str, bool]:
     """Judge the kernels on some cases; return the passed rows as text, and True if none failed."""
     wanted: list[str] = []
-    if not asked.files:  # a user's kernels have an op that only the suite knows
+    if not choice.files:  # a user's kernels have an op that only the suite knows
         for name in ("layer_norm_backward", "attention_forward"):
             cases = [case for case in OPS[name].cases() if case.tier == "ci"]
             step = len(cases) // _CASES_OF_EACH
             wanted += (case.id() for case in cases[step // 2 :: step][:_CASES_OF_EACH])
     chosen = [f"--case={case}" for case in wanted] or ["--quick"]
-    record = _record_of(where, folder, "accuracy", "--device=cpu", *chosen, *asked.words())
+    record = _record_of(where, folder, "accuracy", "--device=cpu", *chosen, *choice.words())
     if isinstance(record, str):
         return record, False
     rows = [row for row in record.rows if row.status != "refused"]
@@ -142,9 +142,9 @@ def _cases(where: Path | None, folder: Path, asked: _Asked) -> tuple[str, bool]:
     return f"{passed} of {len(rows)} rows passed", bool(rows) and not failed and whole
 
 
-def _compiled(where: Path | None, folder: Path, asked: _Asked) -> tuple[CompileRow, ...]:
+def _compiled(where: Path | None, folder: Path, choice: _Asked) -> tuple[CompileRow, ...]:
     """Compile the kernels for one generation; return the rows, none where the suite failed."""
-    options = f"--sm={asked.sm}", *asked.words()
+    options = f"--sm={choice.sm}", *choice.words()
     record = _record_of(where, folder, "compile", *options, interpreted=False)
     if isinstance(record, str):
         print(record, file=sys.stderr)
@@ -163,12 +163,12 @@ def _checks(where: Path | None, version: str) -> tuple[str, bool]:
     return missing or "none", not missing
 
 
-def _outcome(version: str, installed: Path, folder: Path, asked: _Asked) -> _Outcome:
+def _outcome(version: str, installed: Path, folder: Path, choice: _Asked) -> _Outcome:
     where = _installed(version, installed)
     missing, strict = _checks(where, version)
     tests, passed = _tests(where)
-    cases, right = _cases(where, folder / version, asked)
-    compiled = _compiled(where, folder / version, asked)
+    cases, right = _cases(where, folder / version, choice)
+    compiled = _compiled(where, folder / version, choice)
     all_compiled = bool(compiled) and all(row.status == "compiled" for row in compiled)
     return _Outcome(
         version, tests, cases, missing, compiled, strict and passed and right and all_compiled
@@ -228,16 +228,16 @@ def main() -> int:
     parser.add_argument("--results", type=Path, metavar="DIR")
     options = parser.read()
     kernels = options.kernel or (() if options.kernels else _KERNELS)
-    asked = _Asked(tuple(kernels), tuple(options.kernels), options.sm, options.results)
+    choice = _Asked(tuple(kernels), tuple(options.kernels), options.sm, options.results)
     outcomes = []
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) if asked.results is None else asked.results
+        folder = Path(temporary) if choice.results is None else choice.results
         for version in options.triton:
             print(f"triton {version}", flush=True)
-            outcomes.append(_outcome(version, options.cache, folder, asked))
+            outcomes.append(_outcome(version, options.cache, folder, choice))
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(verdicts(outcomes))
-    console.print(f"Registers of a thread, and spilled bytes where there are any, sm {asked.sm}")
+    console.print(f"Registers of a thread, and spilled bytes where there are any, sm {choice.sm}")
     console.print(figures(outcomes))
     return 0 if all(outcome.right for outcome in outcomes) else 1
 

@@ -123,7 +123,7 @@ def _nearest(op: Op, case: Case, arguments: Mapping[str, Any]) -> tuple[Layout, 
         for layout in op.allowed.layouts.values()
         if layout.batches is None
         and layout.tensors
-        and (far or all(each.row_stride is None for _, each in layout.tensors))
+        and (far or all(strides.row_stride is None for _, strides in layout.tensors))
     ]
 
     def distance(layout: Layout) -> float:

@@ -232,7 +232,7 @@ class Recorder:
     def keep(self, sample: _Sampled) -> None:
         """Keep the values of a call, if they fit."""
         tensors = [*sample.args, *sample.kwargs.values(), sample.grad]
-        size = sum(each.nbytes for each in tensors if isinstance(each, Tensor))
+        size = sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
         with self._lock:
             if self._counts.bytes + size <= self._most_bytes:
                 self._counts.bytes += size
@@ -260,21 +260,21 @@ class Recorder:
 
 def _unseen(counts: _Counts) -> tuple[str, ...]:
     """Return sentences on calls that a recording can't see."""
-    found = []
+    sentences = []
     dynamo = sys.modules.get("torch._dynamo.utils")
     graphs = dynamo.counters["stats"]["unique_graphs"] if dynamo is not None else 0
     if graphs:
-        found.append(
+        sentences.append(
             f"torch.compile has compiled {graphs:,} graphs in this process, and calls within one "
             "aren't seen; set TORCH_COMPILE_DISABLE=1 to record them"
         )
-    found += [
+    sentences += [
         f"{number:,} calls of {name} have tensors without memory of their own, and aren't recorded"
         for name, number in counts.unreadable.items()
     ]
-    if not counts.calls and not found:
-        found.append("no function that was to be recorded was called")
-    return tuple(found)
+    if not counts.calls and not sentences:
+        sentences.append("no function that was to be recorded was called")
+    return tuple(sentences)
 
 
 def record(
@@ -320,10 +320,10 @@ def record(
     chosen = [target for target in (*TARGETS, SWIGLU) if _is_wanted(target, ops)]
     own = [_own(name, op) for name, op in (functions or {}).items()]
     if ops is not None:
-        known = {op for target in (*TARGETS, SWIGLU) for op in target.ops}
+        served = {op for target in (*TARGETS, SWIGLU) for op in target.ops}
         for op in ops:
-            if not any(_belongs(op, prefix) for prefix in known):
-                names = ", ".join(sorted(known))
+            if not any(_belongs(op, prefix) for prefix in served):
+                names = ", ".join(sorted(served))
                 raise RecordingError(
                     f"no function is recorded for the op {op!r}; there are {names}, and functions= "
                     "names those of other ops"
@@ -431,10 +431,10 @@ def _replace_imported(replaced: Mapping[int, tuple[Any, Any]]) -> None:
         if not isinstance(module, ModuleType):  # a program may put any object there
             continue
         for name, value in list(vars(module).items()):
-            found = replaced.get(id(value))
-            if found is not None and found[0] is value:
+            replacement = replaced.get(id(value))
+            if replacement is not None and replacement[0] is value:
                 _installed.append((module, name, value))
-                setattr(module, name, found[1])
+                setattr(module, name, replacement[1])
 
 
 def _around(target: Target, original: Callable[..., Any]) -> Callable[..., Any]:

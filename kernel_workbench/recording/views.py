@@ -70,11 +70,11 @@ def layer_norm(call: Arguments, _: Tensor | None, grad: Tensor | None) -> list[V
     x, weight, bias, eps = (call[name] for name in ("x", "weight", "bias", "eps"))
     width = math.prod(call.get("shape", x.shape[-1:]))
     matrix = rows(x, width)
-    weight, bias = (each if each is None else each.reshape(-1) for each in (weight, bias))
+    weight, bias = (vector if vector is None else vector.reshape(-1) for vector in (weight, bias))
     if grad is None:
         if weight is None or bias is None:
             lacking = " and no ".join(
-                name for name, each in (("weight", weight), ("bias", bias)) if each is None
+                name for name, vector in (("weight", weight), ("bias", bias)) if vector is None
             )
             raise NoOpError(
                 f"layer_norm_forward has a weight and a bias, and the call no {lacking}"
@@ -256,12 +256,12 @@ def _product(a: Tensor, b: Tensor, grad: Tensor | None, note: str) -> list[View]
     if grad is None:
         return [View("matmul_forward", {"a": matrix, "b": b}, (*notes, *_copied(a=a)))]
     wide = rows(grad, grad.shape[-1])
-    found = []
+    views = []
     if a.requires_grad:
-        found.append(View("matmul_forward", {"a": wide, "b": b.T}, ("the gradient of a",)))
+        views.append(View("matmul_forward", {"a": wide, "b": b.T}, ("the gradient of a",)))
     if b.requires_grad:
-        found.append(View("matmul_forward", {"a": matrix.T, "b": wide}, ("the gradient of b",)))
-    return found
+        views.append(View("matmul_forward", {"a": matrix.T, "b": wide}, ("the gradient of b",)))
+    return views
 
 
 def of_op(op: str, names: tuple[str, ...]) -> ViewOf:

@@ -91,12 +91,12 @@ def _place(
         "count": number,
     } | _shown(key)
     try:
-        found = [(view, *case_of(view)) for view in _views(key)]
+        views = [(view, *case_of(view)) for view in _views(key)]
     except NoOpError as error:
         sentence = f"{forward.target.name}, {about['direction']}: {error}"
         _add(skipped.setdefault(sentence, _Line({"skipped": sentence})), number, about)
         return
-    for _, case, notes in found:
+    for _, case, notes in views:
         line = cases.setdefault(case.id(), _Line(line_of(case)))
         _add(line, number, about | ({"notes": list(notes)} if notes else {}))
 
@@ -184,12 +184,11 @@ def _sample(kept: _Sampled) -> list[ValueSample]:
         cases: list[Case] = [case_of(view)[0] for view in _views(kept.key)]
     except NoOpError:
         return []
-    found = zip(views, cases, strict=True)
     return [
         ValueSample(
             OPS[view.op],
             case.id(),
             {name: v for name, v in view.arguments.items() if v is not None},
         )
-        for view, case in found
+        for view, case in zip(views, cases, strict=True)
     ]

@@ -61,9 +61,9 @@ _EXCLUDES = (
         ("--sm", "--against", "--details", "--all"),
         "asks the driver of this machine's GPU alone; leave one out",
     ),
-    *((each, _OF_ONE_PROCESS, _SEVERAL) for each in ("--rounds", "--against")),
-    *((each, ("--ncu",), _NO_COUNTERS) for each in ("--rounds", "--against")),
-    *((each, ("--lf", "--ff"), _NO_LAST) for each in ("--gpus", "--rounds", "--against")),
+    *((option, _OF_ONE_PROCESS, _SEVERAL) for option in ("--rounds", "--against")),
+    *((option, ("--ncu",), _NO_COUNTERS) for option in ("--rounds", "--against")),
+    *((option, ("--lf", "--ff"), _NO_LAST) for option in ("--gpus", "--rounds", "--against")),
 )
 
 
@@ -111,9 +111,9 @@ class SuiteOptions(CommandLine):
             if name in typed and needed not in there:
                 self.error(f"{name}: it says how {needed} is done, which isn't there; add {needed}")
         for name, excluded, why in _EXCLUDES:
-            for each in excluded:
-                if name in typed and each in typed:
-                    self.error(f"{each}: {name} {why}")
+            for other in excluded:
+                if name in typed and other in typed:
+                    self.error(f"{other}: {name} {why}")
         if "--in-process" in typed and (getattr(given, "jobs", None) or 1) > 1:
             self.error("--jobs: --in-process calls kernels in one process; leave one out")
 

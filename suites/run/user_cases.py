@@ -115,7 +115,7 @@ def skipped_calls(files: Sequence[Path]) -> tuple[str, ...]:
     sentences = []
     for file in files:
         lines = _lines(file)
-        skipped = [found for line in lines if (found := _skipped(line)) is not None]
+        skipped = [call for line in lines if (call := _skipped(line)) is not None]
         if not skipped:
             continue
         calls = sum(line.weight or 0 for line in skipped)
