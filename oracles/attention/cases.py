@@ -828,6 +828,10 @@ _RARE_NUMBERS: tuple[tuple[str, Sequence[float], float], ...] = (
 )
 
 
+# Under ALiBi a negative slope makes far keys heavy, and of 8 drawn slopes some are negative.
+_FAR_KEYS = (1, 8, 8, 5, 520, 64, 64)
+
+
 def numbers(tier: Tier) -> Iterator[Case]:
     """Yield numbers that no default has: a scale of 0 or below; slopes without a formula."""
     sizes = (1, 2, 1, 37, 70, 64, 64)
@@ -838,6 +842,14 @@ def numbers(tier: Tier) -> Iterator[Case]:
             case_of = partial(attention_case, op, sizes, dtype, tier, options=option)
             drawn = (case_of(seed=seed) for seed in range(len(choices)))
             yield next(case for case in drawn if chosen(case, choices) == value)
+    for op in (FORWARD, BACKWARD):
+        for dtype in (torch.float32, torch.bfloat16) if tier == "ci" else DTYPES:
+            case_of = partial(attention_case, op, _FAR_KEYS, dtype, tier, options="alibi")
+            drawn = (
+                case_of(seed=seed, why="distances past 256, which bfloat16 rounds")
+                for seed in range(len(SLOPES))
+            )
+            yield next(case for case in drawn if chosen(case, SLOPES) == DRAWN_SLOPES)
 
 
 FAMILIES = (features, sizes, layouts, distributions, numbers, probes, related, crossed, large)

@@ -97,7 +97,7 @@ MUTANTS = (
         "alibi_distance_in_half",
         (),
         "ALiBi's distance is kept in bfloat16, which counts to 256",
-        (_case((1, 2, 2, 17, 300, 64, 64), _BF16, options="alibi"),),
+        (_case((1, 8, 8, 5, 520, 64, 64), _BF16, options="alibi"),),
         ERROR,
         Edit(
             _SCORES,
