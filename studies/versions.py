@@ -217,16 +217,50 @@ def _versions(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(versions))
 
 
+def parser() -> CommandLine:
+    """Return what reads the options."""
+    line = CommandLine(prog="nox -s versions --", description=__doc__)
+    line.add_argument(
+        "--triton",
+        type=_versions,
+        default=VERSIONS,
+        metavar="VERSIONS",
+        help=f"versions with commas between them (default: {','.join(VERSIONS)})",
+    )
+    line.add_argument(
+        "--kernel",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="judge and compile only this kernel; may be repeated (default: six of ours)",
+    )
+    line.add_argument(
+        "--kernels",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="judge and compile the kernels of this file by --quick; may be repeated",
+    )
+    line.add_argument(
+        "--sm", type=int, default=90, metavar="N", help="compile for this generation (default: 90)"
+    )
+    line.add_argument(
+        "--cache",
+        type=Path,
+        default=ROOT / ".nox" / "triton",
+        metavar="DIR",
+        help="the folder of installed versions (default: .nox/triton)",
+    )
+    line.add_argument(
+        "--results", type=Path, metavar="DIR", help="keep each version's records in this folder"
+    )
+    return line
+
+
 def main() -> int:
     """Run every version and print the tables; return 1 if one isn't right."""
-    parser = CommandLine(prog="nox -s versions --", description=__doc__)
-    parser.add_argument("--triton", type=_versions, default=VERSIONS, metavar="VERSION,VERSION")
-    parser.add_argument("--kernel", action="append", default=[], metavar="NAME")
-    parser.add_argument("--kernels", action="append", type=Path, default=[], metavar="FILE")
-    parser.add_argument("--sm", type=int, default=90, metavar="N")
-    parser.add_argument("--cache", type=Path, default=ROOT / ".nox" / "triton", metavar="DIR")
-    parser.add_argument("--results", type=Path, metavar="DIR")
-    options = parser.read()
+    options = parser().read()
     kernels = options.kernel or (() if options.kernels else _KERNELS)
     choice = _Asked(tuple(kernels), tuple(options.kernels), options.sm, options.results)
     outcomes = []

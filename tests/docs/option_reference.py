@@ -14,6 +14,7 @@ from kernel_workbench.reports.arguments import CommandLine
 from kernel_workbench.reports.comparison.__main__ import _parser as of_compare
 from kernel_workbench.suites.fleet.__main__ import _parser as of_fleet
 from kernel_workbench.suites.run.options import SuiteOptions
+from studies.versions import parser as of_versions
 
 _HEAD = """# Options of every session
 
@@ -30,6 +31,7 @@ SUITES = ("accuracy", "search", "bench", "profile", "sanitize", "compile")
 def parsers() -> dict[str, CommandLine]:
     """Return what reads the options of each session, by its name."""
     others = {"fleet": of_fleet(), "compare": of_compare(), "report": of_report()}
+    others["versions"] = of_versions()
     return {name: SuiteOptions(name) for name in SUITES} | others
 
 

@@ -80,6 +80,7 @@ _NOT_RUN = {
     "--kernels=mine.py": "tests/suites/accuracy/test_own_ops.py does",
     "nox -s accuracy -- --device cpu --problem level1/23_Softmax.py "
     "--kernels=mine.py": "tests/suites/accuracy/test_any_ops.py has a problem of its own",
+    "nox -s versions -- --triton 3.6,3.7.1,3.8,3.9 --kernels=mine.py --sm 90": _NETWORK,
     "nox -s search -- --kernels=mine.py": _MINUTES,
     "nox -s search -- --kernels=mine.py --resume=FOUND.jsonl": _MINUTES,
     "nox -s accuracy -- --kernels=mine.py --cases=FOUND.jsonl": "tests/suites/search does",
