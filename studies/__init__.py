@@ -18,7 +18,7 @@ Run one by `python -m studies.NAME`:
     tile_times         on a GPU: does the model of attention's tiles order them as time does?
     timing_agreement   on a GPU: do other ways of timing agree with `nox -s bench`?
     timing_cheats      do kernels that only look fast lose their figures, and honest ones not?
-    versions           verdicts, registers and spills of kernels under several Tritons
     vector_widths      the width of a compiled load, by the compiler's knowledge of its address
+    versions           verdicts, registers and spills of kernels under several Tritons
     warm_judge         seconds from an edit of a file to its verdict by `kernel-workbench serve`
 """
