@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-_TENSORS = (Tensor, Parameter)
+PLAIN_TENSORS = (Tensor, Parameter)  # no subclass that may do something of its own
 
 
 def is_eager(*tensors: Tensor | None) -> bool:
@@ -27,4 +27,4 @@ def is_eager(*tensors: Tensor | None) -> bool:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    return type(tensor) in _TENSORS and not (tensor.is_neg() or tensor.is_meta)
+    return type(tensor) in PLAIN_TENSORS and not (tensor.is_neg() or tensor.is_meta)

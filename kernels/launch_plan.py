@@ -32,7 +32,6 @@ from typing import Any, NamedTuple
 import torch
 import triton
 from torch import Tensor
-from torch.nn import Parameter
 from triton import knobs
 from triton.compiler import CompiledKernel
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -40,6 +39,7 @@ from triton.runtime import driver, jit
 
 from kernel_workbench.kernels.configurations import configuration
 from kernel_workbench.kernels.device import is_told, on_device_of
+from kernel_workbench.kernels.eager import PLAIN_TENSORS
 
 Key = tuple[object, ...]
 
@@ -48,7 +48,6 @@ CHECKED_VERSIONS = ("3.6.0", "3.7.1")
 _ALIGNED = 16  # bytes
 _APART = 256  # bytes between the beginnings of scratch tensors, at least
 _PLAIN = (type(None), bool, int, float, str)
-_TENSORS = (Tensor, Parameter)
 _ORDINARY_RUN = jit.JITFunction.run
 
 
@@ -128,7 +127,7 @@ class LaunchPlan:
         # Another version may not have it.
         from triton.backends.nvidia.driver import TMA_DTYPE_DEVICE_TO_HOST  # noqa: PLC0415
 
-        self.kernel, compiled, grid, arguments = launched
+        _, compiled, grid, arguments = launched
         assert isinstance(compiled, CompiledKernel)
         self._grid = (*grid, 1, 1)[:3]
         boxes = iter(getattr(compiled.metadata, "tensordesc_meta", None) or ())
@@ -259,7 +258,7 @@ def key_of(entry: str, tensors: Sequence[Tensor], *options: object) -> Key | Non
             return None
     key: list[object] = [entry, options]
     for tensor in tensors:
-        if type(tensor) not in _TENSORS:
+        if type(tensor) not in PLAIN_TENSORS:
             return None
         key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
     return tuple(key)

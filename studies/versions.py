@@ -39,13 +39,12 @@ _CHECKS = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """The options of a run: what is judged and compiled, and where records are kept."""
+class _Chosen:
+    """The kernels that are judged and compiled, and for which generation."""
 
     kernels: tuple[str, ...]
     files: tuple[Path, ...]
     sm: int
-    results: Path | None
 
     def words(self) -> list[str]:
         """Return the options that choose kernels."""
@@ -123,7 +122,7 @@ def _tests(where: Path | None) -> tuple[str, bool]:
     return re.sub(r" in [\d.]+s.*", "", lines[-1] if lines else "no output"), not done.returncode
 
 
-def _cases(where: Path | None, folder: Path, choice: _Asked) -> tuple[str, bool]:
+def _cases(where: Path | None, folder: Path, choice: _Chosen) -> tuple[str, bool]:
     """Judge the kernels on some cases; return the passed rows as text, and True if none failed."""
     wanted: list[str] = []
     if not choice.files:  # a user's kernels have an op that only the suite knows
@@ -142,7 +141,7 @@ def _cases(where: Path | None, folder: Path, choice: _Asked) -> tuple[str, bool]
     return f"{passed} of {len(rows)} rows passed", bool(rows) and not failed and whole
 
 
-def _compiled(where: Path | None, folder: Path, choice: _Asked) -> tuple[CompileRow, ...]:
+def _compiled(where: Path | None, folder: Path, choice: _Chosen) -> tuple[CompileRow, ...]:
     """Compile the kernels for one generation; return the rows, none where the suite failed."""
     options = f"--sm={choice.sm}", *choice.words()
     record = _record_of(where, folder, "compile", *options, interpreted=False)
@@ -163,7 +162,7 @@ def _checks(where: Path | None, version: str) -> tuple[str, bool]:
     return missing or "none", not missing
 
 
-def _outcome(version: str, installed: Path, folder: Path, choice: _Asked) -> _Outcome:
+def _outcome(version: str, installed: Path, folder: Path, choice: _Chosen) -> _Outcome:
     where = _installed(version, installed)
     missing, strict = _checks(where, version)
     tests, passed = _tests(where)
@@ -262,10 +261,10 @@ def main() -> int:
     """Run every version and print the tables; return 1 if one isn't right."""
     options = parser().read()
     kernels = options.kernel or (() if options.kernels else _KERNELS)
-    choice = _Asked(tuple(kernels), tuple(options.kernels), options.sm, options.results)
+    choice = _Chosen(tuple(kernels), tuple(options.kernels), options.sm)
     outcomes = []
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) if choice.results is None else choice.results
+        folder = Path(temporary) if options.results is None else options.results
         for version in options.triton:
             print(f"triton {version}", flush=True)
             outcomes.append(_outcome(version, options.cache, folder, choice))

@@ -115,7 +115,7 @@ def _forward(
         y, mean, rstd = torch.native_layer_norm(wide, shape, wide_weight, wide_bias, eps)
     if y.dtype != x.dtype:
         y = y.to(x.dtype)
-    return y if y.is_contiguous() else y.contiguous(), mean, rstd
+    return y.contiguous(), mean, rstd
 
 
 @forward_operator.register_fake
