@@ -29,6 +29,7 @@ _PREFIX = "accelerator_type:"
 _REACH_S = 5.0
 _PROBE_S = 10.0
 _MORE_PROBES = 3  # of a node whose task didn't start
+_BETWEEN_PROBES_S = 1.0  # two nodes of one host replace each other's files while they unpack
 _MOST_AT_ONCE = 1000  # events of one attempt, before the next attempt's turn
 # `ray job submit` sets this variable: the working directory has been shipped already.
 _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -76,7 +77,9 @@ class RayEngine:
         # Probe failed nodes again: a start that failed by chance isn't the node's fault.
         for _ in range(_MORE_PROBES):
             failed = [name for name, answer in answers.items() if isinstance(answer, str)]
-            answers |= _probed(failed, packages)
+            if failed:
+                time.sleep(_BETWEEN_PROBES_S)
+                answers |= _probed(failed, packages)
         for name, answer in answers.items():
             if answer is None:
                 tell(_name(nodes[name]), f"it didn't answer in {_PROBE_S:.0f} s; going on")

@@ -67,7 +67,13 @@ class Nodes:
         for kind in _KINDS:
             has = {f"accelerator_type:{kind}": 1, "accelerator_type:SHARED": 1}
             memory = 80 * 2**20
-            added = self.cluster.add_node(num_cpus=1, resources=has, object_store_memory=memory)
+            # A node that unpacks a checkout first removes what is there, and all share a host.
+            added = self.cluster.add_node(
+                num_cpus=1,
+                resources=has,
+                object_store_memory=memory,
+                runtime_env_dir_name=f"runtime_resources_{kind}",
+            )
             self.alive[kind] = added
 
     def remove(self, kind: str) -> None:
