@@ -5,11 +5,13 @@ output that has it, and where a part of the rows has the outputs that it has bes
 
     f(x[rows]) = f(x)[rows],    f(x, x) = f(x), f(x)
 
-in float64, but for the order of its sums. Both are tried on two sets of sizes of which no two are
-equal, if there are such: where two sizes are equal, one may pass for the other.
+in float64, but for the order of its sums. Rows in reverse order are such rows too. Each equation is
+tried on two sets of sizes of which no two are equal, if there are such: where two sizes are equal,
+one may pass for the other.
 
-A kernel is batch-invariant if a part of the rows, and the rows beside copies of themselves, have
-the same bits. There are as many copies as make more rows than a kernel's usual limit of "few".
+A kernel is batch-invariant if a part of the rows, the rows in reverse order, and the rows beside
+copies of themselves have the same bits. There are as many copies as make more rows than a kernel's
+usual limit of "few".
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ def _sizes(reference: Reference, axis: str) -> Iterator[dict[str, int]]:
 
 
 def _keeps_rows(reference: Reference, axis: str, sizes: Mapping[str, int]) -> bool:
-    """Say whether a part of the rows, and the rows twice, have the outputs of the whole."""
+    """Say whether parts of the rows, reversed rows and doubled rows have the whole's outputs."""
     case = case_of(reference.name, sizes, _SINGLE, "ci")
     inputs = reference.inputs(case, torch.device("cpu"))
     wide = {
@@ -99,7 +101,7 @@ def _keeps_rows(reference: Reference, axis: str, sizes: Mapping[str, int]) -> bo
     try:
         whole = _outputs(reference, wide)
         parts = [partial(_slice_of_rows, rows=rows) for _, rows in _parts(sizes[axis])]
-        for rows in (*parts, partial(_copied_rows, times=2)):
+        for rows in (*parts, _reversed_rows, partial(_copied_rows, times=2)):
             part = _outputs(reference, _with_rows(reference, axis, wide, rows))
             for array in reference.signature.outputs:
                 if array.axes[:1] == (axis,) and not _equal(
@@ -142,6 +144,10 @@ def _slice_of_rows(tensor: Tensor, rows: slice) -> Tensor:
     return tensor[rows]
 
 
+def _reversed_rows(tensor: Tensor) -> Tensor:
+    return tensor.flip(0)
+
+
 def _copied_rows(tensor: Tensor, times: int) -> Tensor:
     return torch.cat([tensor] * times)
 
@@ -156,7 +162,7 @@ def _with_rows(reference: Reference, axis: str, inputs: Inputs, rows: Rows) -> I
 
 
 def relations(reference: Reference, case: Case) -> Relations:
-    """The relations of a batch-invariant kernel: some of the rows, and more of them, keep bits."""
+    """Return the relations of a batch-invariant kernel: parts, reversed and more rows keep bits."""
     axis = rows_axis(reference)
     is_left_out = case.tier == "full" and not is_sampled(case, one_in=4)
     if axis is None or case.layout != CONTIGUOUS or is_left_out or not case.size(axis):
@@ -169,6 +175,9 @@ def _relations(reference: Reference, axis: str, case: Case) -> Iterator[Relation
     for name, part in _parts(count):
         rows: Rows = partial(_slice_of_rows, rows=part)
         yield _relation(reference, axis, case, name, rows, part.stop - part.start)
+    if count > 1:
+        name = "the rows in reverse order"
+        yield _relation(reference, axis, case, name, _reversed_rows, count)
     sizes = dict(case.sizes)
     elements = sum(torch.Size(array.shape(sizes)).numel() for array in _arrays(reference))
     wanted = _MORE_ROWS[case.tier] // count + 1

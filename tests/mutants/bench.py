@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,11 +53,22 @@ class Outcome:
     beyond: tuple[Rule, ...] = ()
 
 
+def own_cases_first(mutant: Mutant, serves: Callable[[Case], bool]) -> Iterable[Case]:
+    """Return the cases that the mutant names, then the rest of its op's; not those it refuses."""
+    cases = cases_of(mutant)
+    own = [cases[case_id] for case_id in mutant.case_ids]
+    return filter(serves, (*own, *(case for case in cases.values() if case not in own)))
+
+
 @dataclass(slots=True)
 class Bench:
-    """A judge, and the workers that it takes for one mutant after the other; `close` ends them."""
+    """A judge, and the workers that it takes for one mutant after the other; `close` ends them.
+
+    order: (mutant, whether it serves a case) -> the cases to try, until one fails.
+    """
 
     device: torch.device
+    order: Callable[[Mutant, Callable[[Case], bool]], Iterable[Case]] = own_cases_first
     run: Run = field(init=False)
     server: ForkServer | None = None
     _plain: Workers = field(init=False)
@@ -151,14 +162,12 @@ class Bench:
         )
 
     def _rows(self, mutant: Mutant, workers: Workers) -> Iterator[AccuracyRow]:
-        """The mutant on its own cases, and then on the rest of its op's; not those it refuses."""
+        """Yield the mutant's rows on its cases."""
         kernel = _called(workers.kernels(), mutant.op, mutant.kernel)
-        cases = cases_of(mutant)
-        own = [cases[each] for each in mutant.case_ids]
-        for case in (*own, *(each for each in cases.values() if each not in own)):
-            self.run.workers = workers
-            if self.run.refusal(kernel, case) is None:
-                yield self.run.try_pair(kernel, case)
+        self.run.workers = workers
+        for case in self.order(mutant, lambda case: self.run.refusal(kernel, case) is None):
+            self.run.workers = workers  # which the sound kernel's row may have changed
+            yield self.run.try_pair(kernel, case)
 
     def _beside(self, mutant: Mutant, case: Case) -> AccuracyRow:
         """How the kernel that the mutant was made of does on a case."""

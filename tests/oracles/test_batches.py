@@ -94,7 +94,7 @@ def test_sizes_that_are_tried_have_no_coincidence() -> None:
 
 
 def test_relations_say_what_some_rows_and_more_rows_have() -> None:
-    """Of the truth they hold: alone, between first and last, and beside copies of more than 256."""
+    """The truth fulfils them: rows alone, a part, all in reverse order, beside over 256 copies."""
     single = torch.float32, torch.float32
     case = case_of(SOFTMAX_FORWARD.name, {"m": 12, "n": 264}, single, "ci")
     inputs = SOFTMAX_FORWARD.inputs(case, torch.device("cpu"))
@@ -111,4 +111,4 @@ def test_relations_say_what_some_rows_and_more_rows_have() -> None:
         expected = each.carry({"y": required(truth, "y")})
         made = SOFTMAX_FORWARD.oracle(each.case, changed)
         torch.testing.assert_close(made["y"], expected["y"], rtol=1e-12, atol=0)
-    assert rows == [*[1] * 12, 10, 264]
+    assert rows == [*[1] * 12, 10, 12, 264]

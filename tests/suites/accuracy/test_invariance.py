@@ -13,7 +13,13 @@ from torch import Tensor
 
 from kernel_workbench.kernels.device import FIXED_MULTIPROCESSORS, multiprocessors
 from kernel_workbench.kernels.registry import Kernel, KernelError, all_kernels
-from kernel_workbench.oracles import LAYER_NORM_BACKWARD, OPS, RMS_NORM_FORWARD
+from kernel_workbench.oracles import (
+    LAYER_NORM_BACKWARD,
+    MATMUL_FORWARD,
+    OPS,
+    RMS_NORM_FORWARD,
+    SOFTMAX_FORWARD,
+)
 from kernel_workbench.oracles.attention.geometry import BACKWARD, DELTA, FORWARD, GRADIENTS
 from kernel_workbench.oracles.cases.distributions import COARSE
 from kernel_workbench.oracles.op import Case, Numerics
@@ -172,26 +178,29 @@ def rows(device: torch.device) -> Iterator[_Rows]:
     workers.close()
 
 
+_OF_RMS_NORM = RMS_NORM_FORWARD.name, {"m": 66, "n": 264}
+
+
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "op", "sizes", "reason"),
     [
-        ("rows_apart", None),
-        ("block_of_many_rows", "the rows beside copies of themselves: y["),
-        ("block_of_one_row", "row "),
+        ("rows_apart", *_OF_RMS_NORM, None),
+        ("block_of_many_rows", *_OF_RMS_NORM, "the rows beside copies of themselves: y["),
+        ("block_of_one_row", *_OF_RMS_NORM, "row "),
+        ("other_block_past_64_rows", SOFTMAX_FORWARD.name, {"m": 66, "n": 264}, "row "),
+        ("split_by_rows", MATMUL_FORWARD.name, {"m": 33, "n": 2, "k": 60}, "row 32 alone: c["),
     ],
 )
 def test_declared_invariance_is_tried_of_an_op_from_a_reference(
-    name: str, told: str | None, rows: _Rows
+    name: str, op: str, sizes: dict[str, int], reason: str | None, rows: _Rows
 ) -> None:
-    """Whether rows are cut by how many they are shows alone, or beside more than 256."""
-    single = torch.float32, torch.float32
-    case = case_of(RMS_NORM_FORWARD.name, {"m": 66, "n": 264}, single, "ci")
+    """A kernel that goes by the number of rows, or by a row's place, is found."""
+    case = case_of(op, sizes, (torch.float32, torch.float32), "ci")
     row = rows.run.try_pair(rows.kernels[name], case)
-    assert (row.status, row.rule) == (
-        ("passed", None) if told is None else ("failed", "invariance")
-    )
-    assert told is None or f"it declares batch_invariant=True, and isn't: {told}" in str(row.reason)
-    assert "batch-invariant" in {each.name for each in row.invariance}
+    expected = ("passed", None) if reason is None else ("failed", "invariance")
+    assert (row.status, row.rule) == expected
+    assert reason is None or f"and isn't: {reason}" in str(row.reason)
+    assert "batch-invariant" in {tried.name for tried in row.invariance}
 
 
 _OF_COLUMNS = """
