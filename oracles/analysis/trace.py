@@ -46,17 +46,17 @@ class NoRuleError(ValueError):
     """A reference that can't be analysed: says which operation, and in which line."""
 
 
-@torch.library.custom_op("workbench::rounds", mutates_args=())
-def _rounds(x: Tensor, name: str, dtype: torch.dtype | None) -> Tensor:
-    """The mark of a cast; `name` "" stands for one that every kernel makes."""
+def _marked(x: Tensor, name: str, dtype: torch.dtype | None) -> Tensor:
+    """Return a copy of x, the mark of a cast; `name` "" stands for a cast of every kernel."""
     del name, dtype
     return x.clone()
 
 
-@_rounds.register_fake
-def _(x: Tensor, name: str, dtype: torch.dtype | None) -> Tensor:
-    del name, dtype
-    return torch.empty_like(x)
+# `torch.library.custom_op` would import torch._dynamo at the first call, for a second.
+_LIBRARY = torch.library.Library("workbench", "DEF")
+_LIBRARY.define("rounds(Tensor x, str name, ScalarType? dtype) -> Tensor")
+_LIBRARY.impl("rounds", _marked, "CompositeExplicitAutograd")
+ROUNDS = torch.ops.workbench.rounds.default
 
 
 def _keep(ctx: Any, inputs: tuple[Tensor, str, torch.dtype | None], output: Tensor) -> None:  # noqa: ANN401
@@ -67,11 +67,10 @@ def _keep(ctx: Any, inputs: tuple[Tensor, str, torch.dtype | None], output: Tens
 def _gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
     """The gradient of what is marked p may be cast likewise, and is marked dp."""
     name, dtype = ctx.mark
-    return _rounds(gradient, f"d{name}", dtype) if name else gradient, None, None
+    return ROUNDS(gradient, f"d{name}", dtype) if name else gradient, None, None
 
 
-_rounds.register_autograd(_gradient, setup_context=_keep)
-ROUNDS = torch.ops.workbench.rounds.default
+torch.library.register_autograd("workbench::rounds", _gradient, setup_context=_keep, lib=_LIBRARY)
 
 
 def rounds(x: Tensor, name: str, dtype: torch.dtype | None = None) -> Tensor:
@@ -80,7 +79,7 @@ def rounds(x: Tensor, name: str, dtype: torch.dtype | None = None) -> Tensor:
     dtype: what it is cast to; None: the dtype of the op's first argument that is floating-point.
     Its gradient is marked likewise, with a d before the name.
     """
-    marked: Tensor = _rounds(x, name, dtype)
+    marked: Tensor = ROUNDS(x, name, dtype)
     return marked
 
 

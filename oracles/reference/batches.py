@@ -101,7 +101,8 @@ def _keeps_rows(reference: Reference, axis: str, sizes: Mapping[str, int]) -> bo
     try:
         whole = _outputs(reference, wide)
         parts = [partial(_slice_of_rows, rows=rows) for _, rows in _parts(sizes[axis])]
-        for rows in (*parts, _reversed_rows, partial(_copied_rows, times=2)):
+        tries: list[Rows] = [*parts, _reversed_rows, partial(_copied_rows, times=2)]
+        for rows in tries:
             part = _outputs(reference, _with_rows(reference, axis, wide, rows))
             for array in reference.signature.outputs:
                 if array.axes[:1] == (axis,) and not _equal(
