@@ -6,8 +6,8 @@ Run one by `python -m studies.NAME`:
     any_op             what of PyTorch an op may call, and how many references of others become ops
     change_points      true and false steps that `nox -s history` finds in series with noise
     coverings          the generated cases of both tiers: list missing ones, or add them
+    first_failures     rows and seconds after which a run of `ci` fails a planted defect
     fleet_faults       faults at random moments of a fleet by Ray: is a row lost, doubled, or late?
-    host_time          on a GPU: the host's time of a call of our functions, and of PyTorch's
     interpreter_cost   time of our kernels in the interpreter: stock, mended and strict
     power_check        on a GPU: can the energies of `nox -s profile` be trusted here?
     search_of_mutants  the mutants that a search finds from nothing, and the time it takes

@@ -109,11 +109,14 @@ def _notes(record: Record) -> Iterator[str]:
         yield "taken from publications: measured neither here nor by this workbench"
     if header.figures == "imported":
         yield "imported from another program's record: its rules aren't this workbench's"
-    unchecked = sum(row.accuracy != "passed" for row in timed)
-    if unchecked and header.figures != "measured":
-        yield f"{count(unchecked, 'row')} of unknown accuracy"
-    elif unchecked:
-        yield f"{count(unchecked, 'row')} timed though their outputs were wrong or not checked"
+    unchecked = sum(row.accuracy is None for row in timed)
+    wrong = sum(row.accuracy not in {"passed", None} for row in timed)
+    if unchecked + wrong and header.figures != "measured":
+        yield f"{count(unchecked + wrong, 'row')} of unknown accuracy"
+    elif wrong:
+        yield f"{count(wrong, 'row')} timed though their outputs were wrong"
+    if unchecked and header.figures == "measured":
+        yield f"{count(unchecked, 'row')} timed whose outputs were not checked"
     processes = [process for row in timed for process in row.processes]
     used = sum(len(process.times_us) for process in processes)
     throttled = sum(process.throttled for process in processes)

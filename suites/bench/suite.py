@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from kernel_workbench.oracles.op import Case
 from kernel_workbench.reports.record import BENCH_PROTOCOL, BenchRow
 from kernel_workbench.suites.accuracy.run import Run
 from kernel_workbench.suites.bench.first_calls import compile_ahead
+from kernel_workbench.suites.bench.functions import function_rows
 from kernel_workbench.suites.bench.judged_pass import TASK
 from kernel_workbench.suites.bench.neighbours import Neighbours
 from kernel_workbench.suites.bench.nsight_compute import NsightCompute
@@ -25,6 +26,7 @@ from kernel_workbench.suites.bench.rows import INTERPRETED, Bench
 from kernel_workbench.suites.bench.survey import survey
 from kernel_workbench.suites.run.cuda_programs import cuda_program
 from kernel_workbench.suites.run.option_table import BenchOptions
+from kernel_workbench.suites.run.progress import Progress
 from kernel_workbench.suites.run.reproduce import deciding_options
 from kernel_workbench.suites.run.selection import kernel_files, refusing, selected_kernels
 from kernel_workbench.suites.run.suite import Pair, Suite
@@ -49,6 +51,10 @@ class BenchSuite(Suite[BenchRow]):
             raise pytest.UsageError(
                 "bench: torch sees no GPU here; run this on a machine with one, or with --device "
                 "cpu, which times PyTorch's own kernels on the CPU"
+            )
+        if device.type == "cpu" and options.function:
+            raise pytest.UsageError(
+                "--function: our functions launch on a GPU, and --device cpu has none; leave it out"
             )
         # Inductor would start a pool of processes in each of our own, which slows compiling down.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
@@ -153,6 +159,15 @@ class BenchSuite(Suite[BenchRow]):
             return [row]
         counted = self.counters.count(kernel, case, self.record_path)
         return [row.model_copy(update=counted)]
+
+    def finish(self, progress: Progress) -> Iterator[BenchRow]:
+        """Yield the rows of --function."""
+        if self.options.function:
+            from kernel_workbench.kernels.model_calls import (  # noqa: PLC0415  # other runs need no kernel here
+                MODEL_CALLS,
+            )
+
+            yield from function_rows(MODEL_CALLS, self.device, progress)
 
     def wrong(self, row: BenchRow) -> str | None:
         """Return a sentence if the row should have a figure and has none, else None."""

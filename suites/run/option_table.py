@@ -415,6 +415,11 @@ class BenchOptions(PlannedOptions, DomainOptions):
         type=number(0.001, 3600),
     )
     quick: bool = option("--quick", "time one case in four, for a fifth of the time")
+    function: bool = option(
+        "--function",
+        "also time our functions and PyTorch's in eager mode, as a model calls them: the host's "
+        "time and the whole, forward and backward",
+    )
     no_baselines: bool = option(
         "--no-baselines",
         "leave baselines out; --against REF leaves them out too, unless --kernel names some",
