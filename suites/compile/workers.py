@@ -25,7 +25,7 @@ from kernel_workbench.suites.sandbox.judge_side.worker_process import (
     ForkServer,
     LimitError,
     WorkerProcess,
-    free_memory,
+    default_memory_limit,
 )
 from kernel_workbench.suites.sandbox.wire import Message, spelled
 
@@ -195,7 +195,7 @@ class CompileWorkers:
     server: ForkServer | None = None
     _idle: list[_CompileWorker] = field(default_factory=list)
     _busy: list[_CompileWorker] = field(default_factory=list)
-    _memory_limit: int = field(default_factory=lambda: free_memory() // 2)
+    _memory_limit: int = field(default_factory=default_memory_limit)
 
     def prepare(self) -> ForkServer:
         """Start the server that forks workers; it imports torch and triton in the background."""

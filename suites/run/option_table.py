@@ -283,7 +283,8 @@ class CallingOptions(JudgedOptions, ListingOptions, ProgramOptions):
     )
     memory_limit: int | None = option(
         "--memory-limit GIB",
-        "memory of the host that a kernel's process may take; by default half of the free memory",
+        "memory of the host that a kernel's process may take; by default half of the free memory, "
+        "and 1 GiB at least",
         type=_gib,
     )
 

@@ -354,7 +354,15 @@ def _resident(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def free_memory() -> int:
+def default_memory_limit() -> int:
+    """Return the bytes that a worker may take: half of the machine's free memory, at least 1 GiB.
+
+    A process that has imported torch and a kernel takes about a third of a GiB.
+    """
+    return max(_free_memory() // 2, 2**30)
+
+
+def _free_memory() -> int:
     """Return the bytes of memory that are available on the machine; 16 GiB if unknown."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):

@@ -35,7 +35,7 @@ from kernel_workbench.suites.sandbox.judge_side.worker_process import (
     ForkServer,
     LimitError,
     WorkerProcess,
-    free_memory,
+    default_memory_limit,
 )
 from kernel_workbench.suites.sandbox.parcels import Arena, Parcel, aligned, fitting
 from kernel_workbench.suites.sandbox.shared_sets import SetLayout
@@ -169,7 +169,7 @@ class Workers:
     tasks      modules of the suites that `task` may name; workers import them before a user's files
     overlay    a folder with a changed copy of `kernels/`, which replaces the checkout's
     time_limit_s    the time limit of one call, in seconds
-    memory_limit    the most resident bytes of a worker; None: half of the memory free at the start
+    memory_limit    the most resident bytes of a worker; None: `default_memory_limit` at the start
     builds     build what kernels need; else leave a kernel out whose build the cache lacks
     build_limit_s   the time limit of one build, in seconds; None: ten calls', at least 600
     left_out   sentences about files and kernels that can't be tried here, after `kernels`
@@ -654,7 +654,7 @@ class Workers:
         if self._worker is not None and not self._worker.ended:
             return self._worker
         if self.memory_limit is None:
-            self.memory_limit = free_memory() // 2
+            self.memory_limit = default_memory_limit()
         if self.server is not None and self.server.process.poll() is not None:
             self.script.end()
             self.server.close()  # a candidate has killed the server

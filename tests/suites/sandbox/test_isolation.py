@@ -153,3 +153,14 @@ def test_output_is_that_of_the_kernel_that_printed_it(tmp_path: Path) -> None:
         mine = ("hello from a",) if row.kernel == "a_prints" else ()
         assert row.printed == mine
         assert row.kernel == "a_prints" or "hello" not in (row.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("free", "limit"), [(8 * 2**30, 4 * 2**30), (2**28, 2**30)], ids=["roomy", "busy machine"]
+)
+def test_memory_of_a_busy_machine_is_enough_for_a_worker(
+    free: int, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of what is free, but never less than a process with torch takes."""
+    monkeypatch.setattr(worker_process, "_free_memory", lambda: free)
+    assert worker_process.default_memory_limit() == limit
