@@ -53,6 +53,13 @@ def device(pytestconfig: pytest.Config) -> torch.device:
     return pytestconfig.stash[DEVICE]
 
 
+@pytest.fixture
+def interpreted(device: torch.device) -> None:
+    """Skip a test of the interpreter where kernels run on a GPU."""
+    if device.type != "cpu":
+        pytest.skip("the interpreter is for machines without a GPU")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _mended_interpreter(device: torch.device) -> None:
     if device.type == "cpu":

@@ -16,6 +16,8 @@ from kernel_workbench.kernels.attention.forward import flash
 from kernel_workbench.kernels.attention.split_keys import split_keys
 from tests.builders.strict_calls import violation_of
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 _AXES = {"batches": 0, "rows": 1, "heads": 2}
 _D = {"aligned": 64, "wide": 264}
 
@@ -60,12 +62,6 @@ def _same_where_far(kernel: _Kernel, d: int, far: str, axis: str) -> None:
     for mine, theirs in zip(got, _expected(kernel, d), strict=True):
         assert (mine is None) == (theirs is None)
         assert mine is None or theirs is None or torch.equal(mine, theirs)
-
-
-@pytest.fixture(autouse=True)
-def _on_the_interpreter(device: torch.device) -> None:
-    if device.type != "cpu":
-        pytest.skip("the strict interpreter is for machines without a GPU")
 
 
 @pytest.mark.parametrize("axis", _AXES)

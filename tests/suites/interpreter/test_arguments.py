@@ -14,6 +14,8 @@ import triton.language as tl
 
 from tests.builders.compiled_python import printed_by
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 
 @triton.jit
 def _tell(PLACE: tl.constexpr, number: tl.int64):
@@ -117,12 +119,6 @@ def _size_kernel(out_ptr, pair, size: tl.int64, BLOCK: tl.constexpr, more: tl.in
 @triton.jit
 def _cast_kernel(out_ptr, size):
     tl.store(out_ptr, size.to(tl.int64))
-
-
-@pytest.fixture(autouse=True)
-def _on_the_interpreter(device: torch.device) -> None:
-    if device.type != "cpu":
-        pytest.skip("the interpreter is for machines without a GPU")
 
 
 def _types(printed: str) -> list[str]:

@@ -12,6 +12,8 @@ from triton.runtime import interpreter as stock
 
 from kernel_workbench.suites.interpreter import repairs
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 TABLE = torch.arange(3)  # a tensor among a kernel's globals: comparing it with a module fails
 
 
@@ -58,12 +60,6 @@ def _doubling_kernel(x_ptr, views, BLOCK: tl.constexpr):
 def _tuned_kernel(out_ptr, size, BLOCK: tl.constexpr, EVEN: tl.constexpr):
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out_ptr + offs, offs * 0 + BLOCK + EVEN, mask=offs < size)
-
-
-@pytest.fixture(autouse=True)
-def _on_the_interpreter(device: torch.device) -> None:
-    if device.type != "cpu":
-        pytest.skip("the interpreter is for machines without a GPU")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

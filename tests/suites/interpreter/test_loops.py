@@ -13,6 +13,8 @@ from triton.runtime import interpreter as stock
 
 from tests.builders.compiled_python import printed_by
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 NARROW, WIDE = 2**31 - 1, 2**31  # the last number that is passed in 32 bits, the first in 64
 
 
@@ -133,12 +135,6 @@ def _nested_kernel(out_ptr, size, COUNT: tl.constexpr):
 def _float_kernel(out_ptr, size):
     for number in range(size * 1.0):
         tl.store(out_ptr, number)
-
-
-@pytest.fixture(autouse=True)
-def _on_the_interpreter(device: torch.device) -> None:
-    if device.type != "cpu":
-        pytest.skip("the interpreter is for machines without a GPU")
 
 
 def _numbers(out: Tensor) -> list[int]:

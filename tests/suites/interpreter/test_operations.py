@@ -15,6 +15,8 @@ from tests.builders.by_hand import kernel_of, run_on
 from tests.builders.strict_calls import violation_of
 from tests.builders.wrong_layer_norms import closed_form
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 _CASE = "layer_norm_backward-m5-n5-float32-contiguous"
 
 
@@ -89,12 +91,6 @@ _CALLS = {
     "the operation descriptor_reduce": "described.atomic_add(",
     "tl.dot_scaled": "tl.dot_scaled(",
 }
-
-
-@pytest.fixture(autouse=True)
-def _on_the_interpreter(device: torch.device) -> None:
-    if device.type != "cpu":
-        pytest.skip("the interpreter is for machines without a GPU")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)

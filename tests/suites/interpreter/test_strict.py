@@ -21,6 +21,8 @@ from tests.builders.by_hand import kernel_of, run_on
 from tests.builders.strict_calls import violation_of
 from tests.builders.wrong_layer_norms import closed_form
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 
 @triton.jit
 def _copy_kernel(x_ptr, out_ptr, size, shift, BLOCK: tl.constexpr):
@@ -52,12 +54,6 @@ def _storing_kernel(out_ptr, stride, WIDTH: tl.constexpr):
 def _shifted_bytes_kernel(x_ptr, out_ptr, BYTES: tl.constexpr):
     narrow = x_ptr.to(tl.pointer_type(tl.int8)) + BYTES
     tl.store(out_ptr, tl.load(narrow.to(tl.pointer_type(tl.float32))))
-
-
-@pytest.fixture(autouse=True)
-def _on_the_interpreter(device: torch.device) -> None:
-    if device.type != "cpu":
-        pytest.skip("the strict interpreter is for machines without a GPU")
 
 
 def test_every_check_is_in_force_here() -> None:

@@ -7,6 +7,8 @@ import triton.language as tl
 
 from tests.builders.strict_calls import violation_of
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 LARGE = 2**16  # its square is 0 in 32 bits
 STRIDE = 2**30  # twice of which is no int32
 
@@ -74,12 +76,6 @@ def _grown_kernel(x_ptr, out_ptr, one, LARGE: tl.constexpr):
     one *= LARGE
     one *= LARGE
     tl.store(out_ptr, tl.load(x_ptr + one))
-
-
-@pytest.fixture(autouse=True)
-def _on_the_interpreter(device: torch.device) -> None:
-    if device.type != "cpu":
-        pytest.skip("the strict interpreter is for machines without a GPU")
 
 
 def _far_rows() -> torch.Tensor:

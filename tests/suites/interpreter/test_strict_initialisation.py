@@ -12,6 +12,8 @@ from torch import Tensor
 
 from tests.builders.strict_calls import violation_of
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 
 @triton.jit
 def _copy_kernel(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
@@ -46,12 +48,6 @@ def _own_workspace_kernel(work_ptr, out_ptr, BLOCK: tl.constexpr):
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(work_ptr + offs, offs)
     tl.store(out_ptr + offs, tl.load(work_ptr + offs) + 1)
-
-
-@pytest.fixture(autouse=True)
-def _on_the_interpreter(device: torch.device) -> None:
-    if device.type != "cpu":
-        pytest.skip("the strict interpreter is for machines without a GPU")
 
 
 def _copied(make: Callable[[], Tensor], size: int = 8) -> str | None:

@@ -22,6 +22,8 @@ from tests.builders.by_hand import kernel_of
 from tests.builders.commands import ACCURACY, run_python
 from tests.builders.wrong_layer_norms import closed_form
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 Outputs = tuple[Tensor, Tensor, Tensor]
 
 
@@ -38,12 +40,6 @@ def _scaled_kernel(x_ptr, scale_ptr, n, FAULT: tl.constexpr, BLOCK: tl.constexpr
     if FAULT == "elsewhere":
         x += 1e30
     tl.store(x_ptr + offs, x, mask=offs < n)
-
-
-@pytest.fixture(autouse=True)
-def _on_the_interpreter(device: torch.device) -> None:
-    if device.type != "cpu":
-        pytest.skip("the strict interpreter is for machines without a GPU")
 
 
 def _candidate(fault: str, scale: Tensor) -> Callable[..., Outputs]:

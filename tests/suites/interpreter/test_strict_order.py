@@ -9,6 +9,8 @@ import triton.language as tl
 
 from tests.builders.strict_calls import violation_of
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 
 @triton.jit
 def _overlapping_kernel(out_ptr, size, BLOCK: tl.constexpr):
@@ -103,12 +105,6 @@ def _bytes_kernel(out_ptr, SHIFT: tl.constexpr):
     tl.store(narrow + tl.program_id(0) + SHIFT, 1)
     if tl.program_id(0) == 3:
         tl.store(out_ptr + 1, 2)
-
-
-@pytest.fixture(autouse=True)
-def _on_the_interpreter(device: torch.device) -> None:
-    if device.type != "cpu":
-        pytest.skip("the strict interpreter is for machines without a GPU")
 
 
 def test_two_programs_that_write_one_element_conflict() -> None:

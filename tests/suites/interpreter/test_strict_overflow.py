@@ -11,6 +11,8 @@ import triton.language as tl
 
 from tests.builders.strict_calls import violation_of
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 LARGE = 2**16  # its square is 0 in 32 bits, so that every offset here lands in its tensor
 
 
@@ -108,12 +110,6 @@ def _counting_kernel(x_ptr, out_ptr, large, BLOCK: tl.constexpr):
     offs = tl.arange(0, BLOCK)
     wrapped = (offs + large) * large
     tl.store(out_ptr + offs, tl.load(x_ptr + offs) + wrapped)
-
-
-@pytest.fixture(autouse=True)
-def _on_the_interpreter(device: torch.device) -> None:
-    if device.type != "cpu":
-        pytest.skip("the strict interpreter is for machines without a GPU")
 
 
 def test_product_that_lands_in_the_tensor_is_found() -> None:

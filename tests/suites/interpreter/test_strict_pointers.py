@@ -11,6 +11,8 @@ from triton.runtime import interpreter
 
 from tests.builders.strict_calls import violation_of
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 
 @triton.jit
 def _two_kernel(x_ptr, y_ptr, out_ptr, shift, BLOCK: tl.constexpr):
@@ -106,12 +108,6 @@ def _words_kernel(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
 def _in_place_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out_ptr + offs, tl.load(x_ptr + offs) * 2)
-
-
-@pytest.fixture(autouse=True)
-def _on_the_interpreter(device: torch.device) -> None:
-    if device.type != "cpu":
-        pytest.skip("the strict interpreter is for machines without a GPU")
 
 
 def _neighbours() -> tuple[Tensor, Tensor, Tensor]:

@@ -15,6 +15,8 @@ from kernel_workbench.suites.accuracy.verdict import explained
 from kernel_workbench.suites.interpreter.strict import masked_lanes, promises
 from tests.builders.strict_calls import violation_of
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 
 @triton.jit
 def _scalar_kernel(x_ptr, n, BY: tl.constexpr):
@@ -64,12 +66,6 @@ def _edge_kernel(x_ptr, out_ptr, n, HOW: tl.constexpr, STORED: tl.constexpr, BLO
     if STORED == "by the promise":
         tl.store(out_ptr + offs, x)
     tl.store(out_ptr + lanes, x, mask=lanes < (n if STORED == "within" else n + 1))
-
-
-@pytest.fixture(autouse=True)
-def _on_the_interpreter(device: torch.device) -> None:
-    if device.type != "cpu":
-        pytest.skip("the strict interpreter is for machines without a GPU")
 
 
 def _line(text: str) -> str:

@@ -26,6 +26,8 @@ from tests.builders.by_hand import kernel_of, run_on
 from tests.builders.commands import run_python
 from tests.builders.wrong_layer_norms import closed_form
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 Fault = Literal["", "past the end", "no other", "narrow", "twice", "unwritten", "stale count"]
 Outputs = tuple[Tensor, Tensor, Tensor]
 
@@ -96,12 +98,6 @@ def _case(name: str) -> Case:
 
 def _row(fault: Fault, case: Case) -> AccuracyRow:
     return run_on(torch.device("cpu")).try_pair(kernel_of(_candidate(fault)), case)
-
-
-@pytest.fixture(autouse=True)
-def _on_the_interpreter(device: torch.device) -> None:
-    if device.type != "cpu":
-        pytest.skip("the strict interpreter is for machines without a GPU")
 
 
 _FOUND: dict[Fault, tuple[str, str]] = {

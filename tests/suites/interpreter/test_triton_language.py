@@ -10,11 +10,7 @@ from torch import Tensor
 
 from tests.builders.strict_calls import violation_of
 
-
-@pytest.fixture(autouse=True)
-def _on_the_interpreter(device: torch.device) -> None:
-    if device.type != "cpu":
-        pytest.skip("the interpreter is for machines without a GPU")
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 
 @triton.jit
