@@ -10,6 +10,7 @@ Run one by `python -m studies.NAME`:
     fleet_faults       faults at random moments of a fleet by Ray: is a row lost, doubled, or late?
     interpreter_cost   time of our kernels in the interpreter: stock, mended and strict
     power_check        on a GPU: can the energies of `nox -s profile` be trusted here?
+    recording_cost     the time that a recording of calls adds to a step of training, on a CPU
     search_of_mutants  the mutants that a search finds from nothing, and the time it takes
     smallest_error     the smallest planted error that `nox -s accuracy` detects: docs/power.md
     sound_kernels      the accuracy suite on right kernels of many designs, by seeds: which fail?

@@ -34,6 +34,7 @@ from kernel_workbench.reports.views.bench_cases import (
     roof_of,
     share_of,
     short_case,
+    totals_of,
 )
 from kernel_workbench.reports.views.bench_pictures import roofline, shares
 from kernel_workbench.reports.views.performance import (
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Figure, ReportPart, Table, Tone
     from kernel_workbench.reports.record import Record, Roof, TimedProcess
-    from kernel_workbench.reports.views.bench_cases import CaseRow, CaseRows, KernelRows
+    from kernel_workbench.reports.views.bench_cases import CaseRow, CaseRows, KernelRows, Total
 
 _CEILING = column_of(BenchRow, "share_of_ceiling").note
 _MEANS = "ratios are geometric means over a kernel's cases, shares medians"
@@ -189,7 +190,7 @@ def _items(record: Record, baseline: str | None) -> Iterator[Table | Figure]:
     by_op = [list(group) for _, group in groupby(cases, key=lambda case: case.op)]
     failed, rest = reasons_tables(reasons_of(record.benches, "timed", short_case))
     of_ops = [_cases(of_op, roof, baseline) for of_op in by_op]
-    yield from (failed, kernels, rest)
+    yield from (failed, kernels, _totals(cases, baseline), rest)
     yield from filter(None, (roofline(record),))
     yield from shares(record, cases)
     yield from of_ops
@@ -214,21 +215,58 @@ def _kernels(record: Record, cases: Sequence[CaseRows], baseline: str | None) ->
         number(f"of {roof_of(cases)}", lambda kernel: kernel.share, share, kind="share", rank=2),
         number("timed", lambda kernel: kernel.timed, note="cases"),
         number("fastest", lambda kernel: kernel.fastest, note="in so many cases", rank=2),
-        number("weighted total", lambda kernel: kernel.weighted_us, milliseconds, rank=1),
         text("no figure", lambda kernel: Cell(kernel.without, tone="doubtful"), "cases", rank=3),
         text("origin", lambda kernel: Cell(kernel.origin, tone="dim"), rank=4),
     ]
-    kernels = kernels_of(record, cases)
-    weights = Counter(case.op for case in cases if case.weight is not None)
-    counted = {
-        kernel.op: kernel.weighted_cases for kernel in kernels if kernel.weighted_us is not None
-    }
-    notes = (
-        f"{op}: totals are of {having:,} of {count(weights[op], 'case')} with a weight: those that "
-        "each kernel with a total has a time on"
-        for op, having in counted.items()
+    return table_of("Kernels", fields, kernels_of(record, cases), _MEANS, least=60)
+
+
+def _totals(cases: Sequence[CaseRows], baseline: str | None) -> Table:
+    """Return what a model's calls take: each op's share, and each kernel beside the reference."""
+    reference = "fastest" if baseline is None else baseline
+    fields: list[Field[Total]] = [
+        text("op", lambda total: total.op, group=True),
+        text("share", _share_of_calls, "of the time of all ops' calls", group=True),
+        text("kernel", lambda total: total.name),
+        (
+            Column("calls", "number", "of the op's calls, those that the kernel has a time on"),
+            lambda total: Cell(f"{_calls(total.calls)} of {_calls(total.of)}", total.calls),
+        ),
+        number("time", lambda total: total.time_us, milliseconds, "of these calls"),
+        number(
+            f"time of {reference}",
+            lambda total: total.reference_us,
+            milliseconds,
+            "of the calls on which both have a time",
+            rank=2,
+        ),
+        number(
+            f"x {'best' if baseline is None else baseline}",
+            lambda total: total.ratio,
+            times,
+            "of these calls' time",
+            rank=1,
+        ),
+    ]
+    shares = (
+        f"{baseline}'s time, or by the fastest's where it has none"
+        if baseline
+        else "the fastest's time"
     )
-    return table_of("Kernels", fields, kernels, "; ".join((_MEANS, *notes)), least=60)
+    note = f"Each case as often as its weight says; shares are by {shares}."
+    return table_of("Weighted totals", fields, totals_of(cases, baseline), note, least=60)
+
+
+def _share_of_calls(total: Total) -> Cell:
+    """Return `62.2 % of the calls' time`."""
+    if total.share is None:
+        return Cell("")
+    return Cell(f"{share(total.share)} of the calls' time", total.share)
+
+
+def _calls(number_of_calls: float) -> str:
+    """Return a sum of weights, which are whole in a recording: `1,536`, `0.5`."""
+    return f"{number_of_calls:,.0f}" if number_of_calls.is_integer() else figure(number_of_calls)
 
 
 def _cases(cases: Sequence[CaseRows], roof: str, baseline: str | None) -> Table:

@@ -1,8 +1,9 @@
 """The rows of a record of `bench`, case by case and kernel by kernel.
 
 Every ratio is of times: 2 took twice as long. Rows are compared where they are of one case, cache
-and distribution. A total with weights counts the cases on which each kernel of the op has a time,
-since one that skips the slow ones is no faster. Texts are as the record has them.
+and distribution. A weighted total has the calls on which its kernel has a time, and stands beside
+the reference's total of the same calls, since a kernel that skips the slow ones is no faster. Texts
+are as the record has them.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernel_workbench.reports.views.performance import in_common
 from kernel_workbench.reports.views.run import name_of, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from kernel_workbench.reports.record import BenchRow, Record
 
@@ -58,7 +58,7 @@ class CaseRows:
 
 @dataclass(frozen=True, slots=True)
 class KernelRows:
-    """One kernel over the cases of its op. Ratios and totals are None where no case has them."""
+    """One kernel over the cases of its op. Ratios are None where no case has them."""
 
     op: str
     kernel: str
@@ -70,8 +70,33 @@ class KernelRows:
     to_baseline: float | None
     share: float | None
     without: str
-    weighted_us: float | None
-    weighted_cases: int
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """A model's calls of one kernel: each case as often as its weight says.
+
+    Attributes:
+        name: the kernel's, as in `CaseRow`.
+        share: the op's share of the time of all calls with a weight, 0 to 1: each call takes the
+            baseline's time, or the fastest kernel's where the baseline has none. None if no row of
+            the op has a time.
+        calls: those on which the kernel has a time.
+        of: the op's calls with a weight.
+        time_us: the kernel's, of `calls`.
+        reference_us: the baseline's, or without a baseline the fastest kernel's, of the calls on
+            which it and the kernel have a time and compute the same; None where there are none.
+        ratio: the kernel's time of these calls over `reference_us`.
+    """
+
+    op: str
+    name: str
+    share: float | None
+    calls: float
+    of: float
+    time_us: float
+    reference_us: float | None
+    ratio: float | None
 
 
 def short_case(row: BenchRow) -> str:
@@ -135,7 +160,6 @@ def kernels_of(record: Record, cases: Sequence[CaseRows]) -> tuple[KernelRows, .
     for case in cases:
         for row in case.rows:
             rows.setdefault((case.op, row.row.kernel), []).append(row)
-    totals = _weighted(cases)
     roof = roof_of(cases)
     result = []
     for (op, kernel), of_kernel in rows.items():
@@ -147,7 +171,6 @@ def kernels_of(record: Record, cases: Sequence[CaseRows]) -> tuple[KernelRows, .
             if share_value is not None and math.isfinite(share_value)
         )
         statuses = Counter(entry.row.status for entry in of_kernel if entry.row.status != "timed")
-        total, counted = totals.get((op, kernel), (None, 0))
         result.append(
             KernelRows(
                 op=op,
@@ -160,8 +183,6 @@ def kernels_of(record: Record, cases: Sequence[CaseRows]) -> tuple[KernelRows, .
                 to_baseline=_geometric_mean([timed_row.to_baseline for timed_row in timed]),
                 share=values[len(values) // 2] if values else None,
                 without=", ".join(f"{times:,} {status}" for status, times in statuses.items()),
-                weighted_us=total,
-                weighted_cases=counted,
             )
         )
     ops = list(dict.fromkeys(entry.op for entry in result))
@@ -169,21 +190,66 @@ def kernels_of(record: Record, cases: Sequence[CaseRows]) -> tuple[KernelRows, .
     return tuple(result)
 
 
-def _weighted(cases: Sequence[CaseRows]) -> dict[tuple[str, str], tuple[float, int]]:
-    """By op and kernel: weight x time over the cases in common, and the number of these."""
-    times: dict[str, list[tuple[float, dict[str, float]]]] = {}
+def totals_of(cases: Sequence[CaseRows], baseline: str | None = None) -> tuple[Total, ...]:
+    """Return the weighted totals of each op's kernels: ops by their time, kernels by their calls.
+
+    Args:
+        cases: those of a record. A case that was timed with a cold and a warm cache, or under
+            several distributions, counts once, by its first rows.
+        baseline: the kernel of `reference_us`.
+    """
+    by_op: dict[str, dict[str, CaseRows]] = {}
     for case in cases:
         if case.weight is not None:
-            whole = (row.row for row in case.rows if not row.is_part)
-            present = ((row.kernel, time_us(row)) for row in whole)
-            time_of = {kernel: time for kernel, time in present if time is not None}
-            times.setdefault(case.op, []).append((case.weight, time_of))
-    result = {}
-    for op, of_op in times.items():
-        common = in_common(of_op)
-        for kernel in common[0][1] if common else ():
-            total = sum(weight * used[kernel] for weight, used in common)
-            result[op, kernel] = total, len(common)
+            by_op.setdefault(case.op, {}).setdefault(case.rows[0].row.case.id, case)
+    of_ops = {op: _op_time(of_op.values(), baseline) for op, of_op in by_op.items()}
+    whole = sum(of_ops.values())
+    result: list[Total] = []
+    for op, of_op in by_op.items():
+        share = of_ops[op] / whole if of_ops[op] else None
+        totals = _totals(op, tuple(of_op.values()), share, with_baseline=baseline is not None)
+        result += sorted(totals, key=lambda total: (-total.calls, total.ratio or math.inf))
+    result.sort(key=lambda total: -of_ops[total.op])
+    return tuple(result)
+
+
+def _op_time(cases: Iterable[CaseRows], baseline: str | None) -> float:
+    """Return the time of all calls of an op, by the baseline or by the fastest kernel."""
+    total = 0.0
+    for case in cases:
+        times = {item.row.kernel: time_us(item.row) for item in case.rows if not item.is_part}
+        fastest = min(filter(None, times.values()), default=0.0)
+        total += (case.weight or 0.0) * (times.get(baseline or "") or fastest)
+    return total
+
+
+def _totals(
+    op: str, cases: Sequence[CaseRows], share: float | None, *, with_baseline: bool
+) -> list[Total]:
+    """Return the total of each kernel that has a time on a call of the op."""
+    timed: dict[str, list[tuple[float, float, float | None]]] = {}  # weight, time, ratio
+    for case in cases:
+        for item in case.rows:
+            time = time_us(item.row)
+            if time is not None:
+                ratio = item.to_baseline if with_baseline else item.to_best
+                timed.setdefault(item.name, []).append((case.weight or 0.0, time, ratio))
+    result = []
+    for name, calls in timed.items():
+        both = [(weight * time, ratio) for weight, time, ratio in calls if ratio is not None]
+        reference = sum(time / ratio for time, ratio in both) or None
+        result.append(
+            Total(
+                op=op,
+                name=name,
+                share=share,
+                calls=sum(weight for weight, _, _ in calls),
+                of=sum(case.weight or 0.0 for case in cases),
+                time_us=sum(weight * time for weight, time, _ in calls),
+                reference_us=reference,
+                ratio=_over(sum(time for time, _ in both), reference),
+            )
+        )
     return result
 
 

@@ -3,12 +3,13 @@
 After a row was timed, `ncu` runs a separate process that calls the kernel (counted_call.py). It
 counts only the launches of one call. It replays each launch as often as its counters need, at the
 present clocks, and flushes the cache before each replay if the row is cold. Its whole report is
-written beside the record, for `ncu-ui`; this module names the figures that a row keeps.
+written beside the record, for `ncu-ui`. NVIDIA's package ncu-report reads it; this module names the
+figures that a row keeps.
 """
 
 from __future__ import annotations
 
-import csv
+import importlib
 import json
 import math
 import os
@@ -101,13 +102,14 @@ class NsightCompute:
         report = record.with_name(f"{record.stem}-{self._counted:03}-{name}.ncu-rep").resolve()
         try:
             self._profile(kernel, case, report)
-            launches = launches_of(
-                self._run("--import", str(report), "--csv", "--page", "raw", "--print-units=base")
-            )
         except _NothingCountedError as error:
             return {"counters_reason": str(error)}
+        launches = launches_of(report)
         if not launches:
-            reason = "Nsight Compute's report has no launch that could be read"
+            reason = (
+                "Nsight Compute's report has no launch that ncu-report could read; one of a newer "
+                "Nsight Compute needs a newer ncu-report"
+            )
             return {"counters_reason": reason, "counters_file": report.name}
         return {"counters": launches, "counters_file": report.name}
 
@@ -171,45 +173,43 @@ def _last_line(printed: str) -> str:
     return (raised or errors or lines or ["it printed nothing"])[-1][:400]
 
 
-def launches_of(table: str) -> tuple[CountedLaunch, ...]:
-    """Return the launches of `--page raw --csv`: names, units, and then a line for each launch."""
-    lines = table.splitlines()
-    first = next((at for at, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
-    names, *rows = [*csv.reader(lines[first:])] or [[]]
-    units, *launches = [dict(zip(names, row, strict=False)) for row in rows] or [{}]
-    return tuple(_launch(launch, units) for launch in launches if len(launch) == len(names))
+def launches_of(report: Path) -> tuple[CountedLaunch, ...]:
+    """Return the launches of a report, none where the package can't read it."""
+    reader = importlib.import_module("ncu_report")
+    try:
+        return tuple(_launch(action) for part in reader.load_report(report) for action in part)
+    except (OSError, RuntimeError):  # it takes most files that it can't read for empty ones
+        return ()
 
 
-def _launch(row: dict[str, str], units: dict[str, str]) -> CountedLaunch:
+def _launch(action: Any) -> CountedLaunch:  # noqa: ANN401  (ncu_report.IAction, which has no types)
     shares = {
-        figure: next((share for name in names if (share := _value(row, name)) is not None), None)
+        figure: next((share for name in names if (share := _value(action, name)) is not None), None)
         for figure, names in _SHARES.items()
     }
-    time, registers = _value(row, _TIME), _value(row, _REGISTERS)
-    scale = _MICROSECONDS.get(units.get(_TIME, ""))
+    time, registers = _value(action, _TIME), _value(action, _REGISTERS)
+    scale = None if time is None else _MICROSECONDS.get(action.metric_by_name(_TIME).unit())
     stalls = {
         match[1].replace("_", " "): value
-        for name in row
+        for name in action.metric_names()
         if (match := _STALL.fullmatch(name))
         and not match[1].endswith("not_issued")  # counts the same stall in another way
         and match[1] != "selected"  # not a stall
-        and (value := _value(row, name))
+        and (value := _value(action, name))
     }
     largest = sorted(stalls.items(), key=lambda stall: -stall[1])[:_STALLS]
     return CountedLaunch(
-        launch=row.get("Kernel Name", ""),
+        launch=action.name(action.NameBase_DEMANGLED),
         device_us=None if time is None or scale is None else time * scale,
         registers=None if registers is None else int(registers),
-        waves=_value(row, _WAVES),
+        waves=_value(action, _WAVES),
         stalls=dict(largest),
         **{name: None if share is None else share / 100 for name, share in shares.items()},
     )
 
 
-def _value(row: dict[str, str], name: str) -> float | None:
-    """Return the number, which may have commas between thousands; None: n/a or missing."""
-    try:
-        value = float(row.get(name, "").replace(",", ""))
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+def _value(action: Any, name: str) -> float | None:  # noqa: ANN401  (likewise)
+    """Return a counter's number; None where the report has none."""
+    metric = action.metric_by_name(name)
+    value = None if metric is None else metric.value()
+    return value if isinstance(value, int | float) and math.isfinite(value) else None

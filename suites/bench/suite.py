@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -196,5 +197,10 @@ def _counters(options: BenchOptions, device: torch.device) -> NsightCompute | No
         raise pytest.UsageError(
             "--ncu: ncu isn't installed here: it comes with NVIDIA's Nsight Compute and with the "
             "CUDA toolkit; put its folder on PATH, or set CUDA_HOME"
+        )
+    if find_spec("ncu_report") is None:
+        raise pytest.UsageError(
+            "--ncu: the package ncu-report, which reads counters, isn't installed here; install it "
+            "by pip install ncu-report"
         )
     return NsightCompute(program, device, kernel_files(options), options.cache)

@@ -5,7 +5,8 @@ function, a class has one variant; else it has one dtype, one set of options, on
 configuration and one width class (the power of four that holds the widest row). The plainest case
 represents its class: few options, packed, the widest heads or rows, no size of 1, least memory.
 
-With --all, all classes are compiled; by default only these:
+With --all, all classes are compiled, and with --cases all classes of those cases; by default only
+these:
 - the aligned classes without options that dispatch gives to the kernel, in bfloat16 (in float16 on
   an sm without bfloat16); in float32 only the narrowest class, if the kernel has variants;
 - for each width of load, the unaligned class with the most cases, in a half;
@@ -64,14 +65,20 @@ def _load_bytes(place: Geometry) -> int:
 
 
 def standing(
-    kernel: Kernel, sms: Sequence[int], *, before: Sequence[Kernel] = (), everything: bool = False
+    kernel: Kernel,
+    sms: Sequence[int],
+    *,
+    before: Sequence[Kernel] = (),
+    everything: bool = False,
+    own: Iterable[Case] | None = None,
 ) -> tuple[Standing, ...]:
     """Return the cases that represent what `kernel` compiles to; `everything` takes all classes.
 
-    `before` has the kernels of the same op that dispatch tries first. Raises KernelError if a
-    user's kernel can't tell the variant of a case.
+    `before` has the kernels of the same op that dispatch tries first, and `own` a user's cases of
+    the op, in place of its own. Raises KernelError if a user's kernel can't tell the variant of a
+    case.
     """
-    cases = kernel.op.cases()
+    cases = kernel.op.cases() if own is None else own
     if everything:
         classes = _classes(kernel, cases, sms)
     else:

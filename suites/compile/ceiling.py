@@ -40,11 +40,17 @@ class BenchCase:
     gpus: tuple[tuple[Peak, Kernel], ...]
 
 
-def bench_cases(kernels: Sequence[Kernel], sms: Sequence[int]) -> tuple[BenchCase, ...]:
-    """Return the cases with published figures of peers, for a run's kernels and generations."""
+def bench_cases(
+    kernels: Sequence[Kernel], sms: Sequence[int], own: Sequence[Case] | None = None
+) -> tuple[BenchCase, ...]:
+    """Return the cases to predict times of, for a run's kernels and generations.
+
+    They are the user's own cases, or without such those with published figures of peers.
+    """
     ops = {kernel.op.name for kernel in kernels}
+    anchors = (case for op in OPS.values() for case in op.workloads.anchors)
     benches = []
-    for case in (case for op in OPS.values() if op.name in ops for case in op.workloads.anchors):
+    for case in (case for case in (anchors if own is None else own) if case.op in ops):
         gpus = []
         for peak in PEAKS:
             if peak.sm in sms:

@@ -17,6 +17,7 @@ import torch
 
 from kernel_workbench.kernels.expectation import Claim
 from kernel_workbench.kernels.registry import Kernel, KernelError, all_kernels, load_file
+from kernel_workbench.oracles.op import Case
 from kernel_workbench.profiles.peaks import LIMITS, peaks_of_sm
 from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.output import report_console
@@ -54,6 +55,7 @@ from kernel_workbench.suites.run.selection import (
     refusing,
     selected_kernels,
 )
+from kernel_workbench.suites.run.user_cases import user_cases
 from kernel_workbench.suites.sandbox.judge_side.worker_process import WorkersError
 
 _BATCH = 6  # kernels for one run of the disassembler
@@ -77,7 +79,7 @@ def run(options: CompileOptions, command: str) -> int:
         workers.prepare()
         session = CompileRun(options, command, workers)
         against = None if options.against is None else _saved(Path(options.against))
-        planned = plan(session.chosen(), workers, everything=options.all)
+        planned = plan(session.chosen(), workers, everything=session.everything)
         if options.list:
             _print(planned)
             return ExitStatus.RIGHT
@@ -154,7 +156,12 @@ class CompileRun:
         self.files = hashes_of(workers.files)  # before any file is read
         known_ops(options)
         workers.check_files()
+        self.cases = user_cases(options, torch.device("cpu"))
+        self.everything = options.all or self.cases is not None
         self.kernels = selected_kernels(options, self._load, baselines=False)
+        if self.cases is not None:
+            ops = {case.op for case in self.cases}
+            self.kernels = tuple(kernel for kernel in self.kernels if kernel.op.name in ops)
         self._infos = tuple(kernel_info(kernel, max(self.sms)) for kernel in self.kernels)
         self.tools = {
             sm: tool_versions(sm) for sm in self.sms
@@ -164,8 +171,10 @@ class CompileRun:
         self.problems: list[str] = []
         self._unfinished: list[str] = []  # launches that reached a limit, whose rows are missing
         self._changed: list[str] = []  # files that changed while the run read them
+        # Expectations are about the suite's cases: rows of 64 columns have no wide loads, say.
         self._expectations = {
-            (kernel.op.name, kernel.name): expectations_of(kernel) for kernel in self.kernels
+            (kernel.op.name, kernel.name): () if options.cases else expectations_of(kernel)
+            for kernel in self.kernels
         }
         self._met: set[int] = set()  # expectations that applied to a row
 
@@ -184,12 +193,20 @@ class CompileRun:
                 and other.priority > kernel.priority
                 and other.origin == kernel.origin
             ]
-            entries += standing(kernel, self.sms, before=before, everything=self.options.all)
+            entries += standing(
+                kernel, self.sms, before=before, everything=self.everything, own=self._own(kernel)
+            )
         return entries
+
+    def _own(self, kernel: Kernel) -> list[Case] | None:
+        """Return the cases of --cases that are of the kernel's op; None without the option."""
+        if self.cases is None:
+            return None
+        return [case for case in self.cases if case.op == kernel.op.name]
 
     def compile(self, planned: Plan) -> ExitStatus:
         """Compile and record the plan; return the exit status. Raises RecordError."""
-        benches = bench_cases(self.kernels, self.sms)
+        benches = bench_cases(self.kernels, self.sms, self.cases)
         rows = len(planned.launches) + len(planned.failures)
         self.record = self._begin(rows + sum(len(bench.gpus) for bench in benches))
         keep_what_ran()
@@ -323,7 +340,7 @@ class CompileRun:
         if not any(row.status == "compiled" for row in self.rows):
             self.problems.append("nothing was compiled")
         options = self.options
-        if options.op or options.kernel or options.kernels or options.sm:
+        if options.op or options.kernel or options.kernels or options.sm or options.cases:
             return
         # The run is complete, so that every expectation must apply to a row.
         unmet = {

@@ -198,18 +198,24 @@ class DomainOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgedOptions(CommonOptions):
+class FileOfCasesOptions:
+    """Options of a suite that takes a user's own cases."""
+
+    cases: tuple[str, ...] = option(
+        "--cases FILE",
+        "your own cases, one JSON object a line, in place of the listed ones; may be repeated",
+        type=not_empty,
+        **_REPEATED,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedOptions(CommonOptions, FileOfCasesOptions):
     """Options of a suite that judges kernels on cases."""
 
     dtype: tuple[str, ...] = option(
         "--dtype NAME",
         "only activations of this dtype (float32, float16, bfloat16); may be repeated",
-        **_REPEATED,
-    )
-    cases: tuple[str, ...] = option(
-        "--cases FILE",
-        "your own cases, one JSON object a line, in place of the listed ones; may be repeated",
-        type=not_empty,
         **_REPEATED,
     )
     gate_baselines: bool = option(
@@ -475,7 +481,7 @@ class ProfileOptions(PlannedOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompileOptions(CommonOptions, ListingOptions, SpreadOptions):
+class CompileOptions(CommonOptions, FileOfCasesOptions, ListingOptions, SpreadOptions):
     """Options of `compile`."""
 
     sm: tuple[int, ...] = option(

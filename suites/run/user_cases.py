@@ -32,7 +32,7 @@ from kernel_workbench.oracles.cases.names import case_named, layout_named, objec
 from kernel_workbench.oracles.op import CONTIGUOUS, Allowed, Case, Op
 from kernel_workbench.reports.phrases import shown
 from kernel_workbench.reports.record import RecordError, read
-from kernel_workbench.suites.run.option_table import JudgedOptions
+from kernel_workbench.suites.run.option_table import FileOfCasesOptions
 
 DTYPES = ("float32", "float16", "bfloat16")
 _MOST_BYTES_OF_A_LINE = 2**16
@@ -77,7 +77,7 @@ class _Skipped(BaseModel):
     calls: tuple[dict[str, object], ...] = ()
 
 
-def user_cases(options: JudgedOptions, device: torch.device) -> tuple[Case, ...] | None:
+def user_cases(options: FileOfCasesOptions, device: torch.device) -> tuple[Case, ...] | None:
     """Return the cases of the files of --cases, in their order; None without files.
 
     Args:
@@ -136,7 +136,7 @@ def _skipped(line: bytes) -> _Skipped | None:
         return None
 
 
-def _files(options: JudgedOptions) -> tuple[Path, ...]:
+def _files(options: FileOfCasesOptions) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(Path(case) for case in options.cases))
 
 

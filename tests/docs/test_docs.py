@@ -106,6 +106,7 @@ _NOT_RUN = {
     "nox -s compile -- --check-driver": _GPU,
     "nox -s compile -- --kernel flash": "minutes; test_compile.py runs some",
     "nox -s compile -- --kernels=mine.py --sm 80 --sm 90": "minutes, likewise",
+    "nox -s compile -- --kernels=mine.py --cases=calls.jsonl --sm 90": "minutes, likewise",
 }
 
 

@@ -26,7 +26,7 @@ from kernel_workbench.reports.record import (
 )
 from kernel_workbench.reports.report import part_of, picture_of
 from kernel_workbench.reports.views.bench import bench_part
-from kernel_workbench.reports.views.bench_cases import cases_of, kernels_of, short_case
+from kernel_workbench.reports.views.bench_cases import cases_of, kernels_of, short_case, totals_of
 from kernel_workbench.reports.views.performance import reasons_of
 from tests import ROOT
 from tests.builders.bench_records import (
@@ -34,6 +34,7 @@ from tests.builders.bench_records import (
     bench_rows,
     counted,
     example_bench_header,
+    forward_case,
     many_bench_rows,
     norm_case,
     write_bench,
@@ -137,7 +138,7 @@ def test_bench_ratios_are_of_the_case_and_the_baseline(tmp_path: Path) -> None:
 
 
 def test_bench_kernel_of_a_part_is_held_against_none_that_computes_more(tmp_path: Path) -> None:
-    """It is marked, is no case's fastest, and is neither in a ratio nor in a weighted total."""
+    """It is marked, is no case's fastest, and has no ratio, of its weighted total neither."""
     case = norm_case(8, 64)
     rows = [
         bench_row("row_persistent_aligned", case, 10.0).model_copy(update={"weight": 2.0}),
@@ -154,8 +155,10 @@ def test_bench_kernel_of_a_part_is_held_against_none_that_computes_more(tmp_path
         ("row_persistent_aligned", 1.0, 1.0),
         ("liger (dx alone)", None, None),
     ]
-    totals = {each.name: (each.fastest, each.weighted_us) for each in kernels_of(record, cases)}
-    assert totals == {"row_persistent_aligned": (1, 20.0), "liger (dx alone)": (0, None)}
+    fastest = {kernel.name: kernel.fastest for kernel in kernels_of(record, cases)}
+    assert fastest == {"row_persistent_aligned": 1, "liger (dx alone)": 0}
+    totals = {total.name: (total.time_us, total.ratio) for total in totals_of(cases)}
+    assert totals == {"row_persistent_aligned": (20.0, 1.0), "liger (dx alone)": (2.0, None)}
     text = " ".join(terminal(record).split())
     assert "liger computes dx alone; dweight and dbias aren't judged" in text
     assert "liger (dx alone)" in render_html(Document("a part", [bench_part(record)]))
@@ -171,22 +174,58 @@ def test_bench_ratios_keep_caches_and_inputs_apart(tmp_path: Path) -> None:
     assert [case.title.partition(" ")[2] for case in cases] == ["", "(warm)", "(zeros)"]
 
 
-def test_bench_weighted_total_counts_cases_that_all_kernels_have(tmp_path: Path) -> None:
-    """A kernel that refuses the slow case is no faster for it; one without any takes no part."""
-    small, large = norm_case(8, 64), norm_case(8, 4096)
+def test_bench_weighted_total_says_how_far_of_the_calls_it_goes(tmp_path: Path) -> None:
+    """A kernel that refuses the slow case is no faster for it; one without any has no total."""
+    small, large, query = norm_case(8, 64), norm_case(8, 4096), forward_case(1024, 128)
     rows = [
         bench_row("row_persistent_aligned", small, 10.0, weight=3.0),
         bench_row("row_persistent_aligned", large, 100.0, weight=2.0),
         bench_row("torch_native", small, 20.0, weight=3.0),
         bench_row("inductor", norm_case(9, 64), 1.0),
+        bench_row("flash_wide", query, 1000.0, weight=0.5),
     ]
     record = record_of(tmp_path, rows)
-    found = {each.kernel: each for each in kernels_of(record, cases_of(record))}
-    assert found["row_persistent_aligned"].weighted_us == 30.0
-    assert found["torch_native"].weighted_us == 60.0
-    assert found["inductor"].weighted_us is None
-    note = tables_of(bench_part(record))["Kernels"].note
-    assert "totals are of 1 of 2 cases with a weight" in note
+    cases = cases_of(record)
+    without = {total.name: total for total in totals_of(cases)}
+    assert list(without) == ["flash_wide", "row_persistent_aligned", "torch_native"]
+    ours, theirs = without["row_persistent_aligned"], without["torch_native"]
+    assert (ours.calls, ours.of, ours.time_us, ours.ratio) == (5.0, 5.0, 230.0, 1.0)
+    assert (theirs.calls, theirs.of, theirs.time_us, theirs.ratio) == (3.0, 5.0, 60.0, 2.0)
+    assert ours.share == theirs.share == pytest.approx(230 / 730)
+    cases = cases_of(record, "torch_native")
+    beside = {total.name: total for total in totals_of(cases, "torch_native")}
+    ours = beside["row_persistent_aligned"]
+    assert (ours.time_us, ours.reference_us, ours.ratio) == (230.0, 60.0, 0.5)
+    assert ours.share == pytest.approx((3 * 20 + 2 * 100) / 760)
+    assert beside["flash_wide"].reference_us is None
+
+
+def test_bench_weighted_total_counts_a_case_once(tmp_path: Path) -> None:
+    """Rows of a cold and a warm cache are of the same calls."""
+    row = bench_row("liger", norm_case(8, 64), 10.0, weight=3.0)
+    warm = row.model_copy(update={"cache": "warm", "median_us": 5.0})
+    (total,) = totals_of(cases_of(record_of(tmp_path, [row, warm])))
+    assert (total.calls, total.of, total.time_us) == (3.0, 3.0, 30.0)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize(
+    ("baseline", "share_of_norms", "ratio"),
+    [(None, "62.2 %", "1.88 x"), ("torch_native", "77.2 %", "0.915 x")],
+)
+def test_bench_report_says_each_ops_share_of_the_calls(
+    tmp_path: Path, width: int, baseline: str | None, share_of_norms: str, ratio: str
+) -> None:
+    """All columns have room at 80 columns, and the page says the same."""
+    record = record_of(tmp_path, bench_rows())
+    text = terminal(record, width, details=False, baseline=baseline)
+    table = text[text.index("Weighted totals") :].partition("By --details")[0]
+    assert f"layer_norm_backward, {share_of_norms} of the calls' time" in table
+    assert line_of(table, "inductor").split()[1:4] == ["480", "of", "480"]
+    assert line_of(table, "inductor").rstrip().endswith(ratio)
+    assert "Left out" not in table
+    page = render_html(Document("calls", [bench_part(record, baseline)]))
+    assert f"{share_of_norms} of the calls" in page
 
 
 def test_bench_report_refuses_a_baseline_that_no_row_is_of(tmp_path: Path) -> None:

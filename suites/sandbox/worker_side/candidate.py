@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -60,6 +61,10 @@ _STRAYED = frozenset(
     {"illegal access", "wrote out of bounds"}
 )  # it touched memory of unknown owners
 _VALUES = {"nan": math.nan, "sentinel": SENTINEL}
+# A run makes more graphs of a function than a model does. Beyond its limits, 8 and 256 graphs,
+# torch runs the function uncompiled, or raises where the whole function must be one graph.
+_MOST_GRAPHS = 2**20
+_LIMITS_OF_GRAPHS = ("recompile_limit", "accumulated_recompile_limit")
 
 
 def call_candidate(
@@ -177,6 +182,7 @@ def _call(
     handed = HandedTensors.of(sizes) if how.stub == "handed" else None
     started = _now()
     try:
+        _lift_limits_of_graphs()
         # Show a candidate's warnings, even where pytest turns warnings into errors.
         with (
             strict.watched(arguments.values(), same_stores=kernel.same_stores) as violation,
@@ -232,6 +238,14 @@ def _call(
         undefined=loads(),
         replaced=tuple(replaced),
     )
+
+
+def _lift_limits_of_graphs() -> None:
+    """Let torch.compile make a graph for every case; do nothing until torch's compiler is there."""
+    config = sys.modules.get("torch._dynamo.config")
+    for name in _LIMITS_OF_GRAPHS if config is not None else ():
+        if getattr(config, name) < _MOST_GRAPHS:
+            setattr(config, name, _MOST_GRAPHS)
 
 
 def _not_interpreted(error: BaseException) -> tuple[str, str] | None:

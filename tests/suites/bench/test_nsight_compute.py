@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,8 @@ import torch
 from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
 from kernel_workbench.oracles.op import Case
-from kernel_workbench.reports.record import read
-from kernel_workbench.suites.bench import nsight_compute
+from kernel_workbench.reports.record import CountedLaunch, read
+from kernel_workbench.suites.bench import nsight_compute, suite
 from kernel_workbench.suites.bench.counted_call import profiled
 from kernel_workbench.suites.bench.devices import Cache
 from kernel_workbench.suites.bench.nsight_compute import NsightCompute, launches_of
@@ -23,7 +24,7 @@ from kernel_workbench.suites.bench.suite import _counters
 from kernel_workbench.suites.run.option_table import BenchOptions
 from kernel_workbench.suites.sandbox.wire import spelled
 from tests.builders.commands import run_python, wait_for
-from tests.builders.fake_ncu import TABLE, write_ncu
+from tests.builders.fake_ncu import report_text, write_ncu
 
 CASE = Case(
     op=LAYER_NORM_BACKWARD.name,
@@ -61,6 +62,7 @@ def counters(options, device):
     return NsightCompute(os.environ["NCU"], device, (), options.cache)
 
 suite._counters = counters
+sys.path.append(str(Path(os.environ["NCU"]).parent))
 sys.exit(pytest.main(sys.argv[1:]))
 """
 # A call in which all that happens is printed in its order.
@@ -92,6 +94,18 @@ counted_call.call(request, range_on)
 """
 
 
+@pytest.fixture(autouse=True)
+def _reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the stand-in of ncu_report where it is found, in this process alone."""
+    monkeypatch.delitem(sys.modules, "ncu_report", raising=False)
+    monkeypatch.syspath_prepend(write_ncu(tmp_path / "bin").parent)
+
+
+def _launches(folder: Path, text: str) -> tuple[CountedLaunch, ...]:
+    (folder / "a.ncu-rep").write_text(text)
+    return launches_of(folder / "a.ncu-rep")
+
+
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file that has what the program is asked, a line each time."""
@@ -108,9 +122,9 @@ def _counting(tmp_path: Path, cache: Cache = "cold") -> NsightCompute:
     return NsightCompute(str(write_ncu(tmp_path / "bin")), torch.device("cpu"), (), cache)
 
 
-def test_figures_of_a_report_are_those_of_its_launches() -> None:
-    """Commas between thousands, n/a, units, other names of the tensor pipe, and three stalls."""
-    first, second = launches_of(TABLE)
+def test_figures_of_a_report_are_those_of_its_launches(tmp_path: Path) -> None:
+    """Missing values, NaN, units, other names of the tensor pipe, and three stalls."""
+    first, second = _launches(tmp_path, report_text())
     assert first.launch == "rows_kernel(float *, int)"
     assert first.device_us == pytest.approx(1234.5)
     assert (first.registers, first.waves) == (168, 3.5)
@@ -128,19 +142,17 @@ def test_figures_of_a_report_are_those_of_its_launches() -> None:
     assert second.stalls == {"long scoreboard": 4.0}
 
 
-@pytest.mark.parametrize(
-    "table",
-    ["", "==ERROR== nothing", TABLE.splitlines()[1], "\n".join(TABLE.splitlines()[:3])],
-)
-def test_report_without_launches_has_none(table: str) -> None:
-    """Nothing at all, names alone, and names with units."""
-    assert launches_of(table) == ()
+@pytest.mark.parametrize("text", ["", "cut off", "[]", '[{"name": "bare", "metrics": {}}]'])
+def test_report_that_cannot_be_read_has_no_figures(tmp_path: Path, text: str) -> None:
+    """The package takes it for an empty one; a launch without counters has its name alone."""
+    expected = (CountedLaunch(launch="bare"),) if "bare" in text else ()
+    assert _launches(tmp_path, text) == expected
 
 
-def test_time_in_a_unit_that_is_not_known_is_missing() -> None:
+def test_time_in_a_unit_that_is_not_known_is_missing(tmp_path: Path) -> None:
     """And one in microseconds isn't taken for nanoseconds."""
-    assert launches_of(TABLE.replace('"ns"', '"us"'))[1].device_us == 2048
-    assert launches_of(TABLE.replace('"ns"', '"cycle"'))[1].device_us is None
+    assert _launches(tmp_path, report_text("us"))[1].device_us == 2048
+    assert _launches(tmp_path, report_text("cycle"))[1].device_us is None
 
 
 @pytest.mark.parametrize(("cache", "control"), [("cold", "all"), ("warm", "none")])
@@ -165,14 +177,12 @@ def test_row_has_the_counters_of_its_call(
     assert (record.parent / told["counters_file"]).is_file()
     again = counting.count(KERNEL, CASE, record)
     assert again["counters_file"] == "bench-1-002-torch_eager.ncu-rep"
-    profiled, imported, *_ = _asked(log)
+    profiled, *_ = _asked(log)
     wanted = {
         *("--profile-from-start=off", "--clock-control=none", f"--cache-control={control}"),
         "--target-processes=application-only",
     }
     assert wanted <= set(profiled)
-    assert imported[0] == "--import"
-    assert {"--csv", "--print-units=base"} <= set(imported)
 
 
 def test_one_call_is_in_the_range_and_what_warms_up_is_before_it() -> None:
@@ -231,7 +241,7 @@ def test_program_that_fails_is_a_reason_and_asked_again(
     assert told["counters_reason"].startswith(reason)
     monkeypatch.setenv("FAKE_NCU", "skips")
     assert counting.count(KERNEL, CASE, record)["counters"]
-    assert len(_asked(log)) == 3
+    assert len(_asked(log)) == 2
 
 
 def test_program_that_hangs_is_ended(
@@ -268,6 +278,10 @@ def test_counting_is_refused_where_it_cannot_be(
     with pytest.raises(pytest.UsageError, match="--ncu: ncu isn't installed here: it comes with"):
         _counters(options, torch.device("cuda"))
     assert _counters(BenchOptions(), torch.device("cuda")) is None
+    monkeypatch.setattr(suite, "cuda_program", lambda _: "ncu")
+    monkeypatch.setattr(suite, "find_spec", lambda _: None)
+    with pytest.raises(pytest.UsageError, match=r"ncu-report, .*; install it by pip install"):
+        _counters(options, torch.device("cuda"))
     done = run_python("-m", "pytest", *_BENCH, f"--results={tmp_path}/results")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "--ncu: it counts events of a GPU, and --device cpu has none" in done.stderr
@@ -299,7 +313,7 @@ def test_bench_with_counters_keeps_its_times(tmp_path: Path, log: Path, how: str
         assert row.counters_file == f"{path.stem}-001-torch_eager.ncu-rep"
         assert len(row.counters) == 2 and row.counters_reason is None
         assert "Counters of a call, by Nsight Compute" in told
-        assert len(_asked(log)) == 2
+        assert len(_asked(log)) == 1
     else:
         assert row.counters == () and row.counters_file is None
         assert "no counters of 1 row: no permission: this user may not read the GPU's" in told

@@ -320,3 +320,21 @@ def test_ctrl_c_leaves_the_rows_that_were_compiled(tmp_path: Path) -> None:
     assert record.end is not None
     assert record.end.interrupted
     assert 0 < len(record.compiled) == record.end.rows < record.header.planned_rows
+
+
+def test_own_cases_are_compiled_in_place_of_the_suites(compiled: Compiled, tmp_path: Path) -> None:
+    """A recording's line is one; expectations are about the suite's cases, and don't count."""
+    file = tmp_path / "calls.jsonl"
+    line = {"op": "attention_delta", "sizes": {"b": 1, "h_q": 3, "s_q": 77, "d_v": 64}}
+    file.write_text(json.dumps(line | {"dtype": "bfloat16", "weight": 12, "calls": []}) + "\n")
+    chosen = ["--kernels", str(FILE), "--kernel", "rows", "--kernel", "spilling_rows"]
+    done, record = compiled.run(*chosen, "--sm", "86", "--cases", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert record is not None
+    assert {row.kernel for row in record.compiled} == {"rows", "spilling_rows"}
+    assert {row.case.sizes["s_q"] for row in record.compiled} == {77}
+    assert {row.expected for row in record.compiled} == {0}
+    file.write_text("{}\n")
+    done, record = compiled.run(*chosen, "--sm", "86", "--cases", str(file))
+    assert (done.returncode, record) == (2, None)
+    assert "calls.jsonl, line 1: op is missing" in done.stderr

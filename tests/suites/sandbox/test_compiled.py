@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -62,6 +63,21 @@ def test_compiled_kernel_is_one_graph_and_what_is_judged(factor: float) -> None:
     assert (row.status, row.rule) == (
         ("passed", None) if factor == 1.0 else ("failed", "deterministic bound")
     )
+
+
+def test_compiled_kernel_is_compiled_for_each_of_many_cases() -> None:
+    """Ten are more than torch's limit of graphs, after which it runs a function uncompiled."""
+    cases = [replace(CASE, sizes=(("m", 5), ("n", columns))) for columns in range(5, 15)]
+    graphs: list[object] = []
+    compiled = torch.compile(closed_form, backend=_counting(graphs, 1.01), dynamic=False)
+
+    def candidate(*args: Tensor, **named: Tensor) -> object:
+        return compiled(*args, **named)
+
+    suite = run_on(torch.device("cpu"))
+    rows = [suite.try_pair(kernel_of(candidate), case) for case in cases]
+    assert {row.rule for row in rows} == {"deterministic bound"}
+    assert len(graphs) == len(cases)
 
 
 def test_memory_of_compiled_code_is_filled_and_counted() -> None:
