@@ -71,7 +71,9 @@ def _measure(folder: Path, edits: int, device: str, pause: float) -> int:
             return 1
         report = json.loads(done.stdout)
         if report["passed"] != (number % 2 == 0) or "without the warm judge" in done.stderr:
-            print(f"edit {number}: {report['verdict']}: {report['error']}\n{done.stderr}")
+            sentences = [failure["sentence"] for failure in report["failures"]]
+            print(f"edit {number}: {report['verdict']}: {report['error'] or sentences}")
+            print(done.stderr)
             return 1
         time.sleep(pause)  # the next spare gets ready
     after = _memory(server.pid)
