@@ -31,6 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
@@ -146,7 +147,7 @@ def failed_by(kernel: Kernel, case: Case) -> list[str]:
     inputs, expected = _expected(case)
     try:
         with fresh_memory(0.0, _CPU):
-            outputs = kernel.function(**_packed(inputs))
+            outputs: Any = kernel.function(**_packed(inputs))
     except Exception:  # noqa: BLE001  (a test would stop, whatever a mutant raises)
         return [_ENDED]
     listed = (outputs,) if isinstance(outputs, Tensor) else outputs
@@ -154,8 +155,9 @@ def failed_by(kernel: Kernel, case: Case) -> list[str]:
     tensors = {name: value for name, value in by_name.items() if isinstance(value, Tensor)}
     got = decoded(op, case, tensors)
     failed = [way for way, values in expected.items() if not _are_close(got, values)]
+    arguments: dict[str, Any] = {"numerics": kernel.numerics, **inputs}
     try:
-        assert_matches(outputs, op, numerics=kernel.numerics, **inputs)
+        assert_matches(outputs, op, **arguments)
     except AssertionError:
         failed.append("bounds")
     return failed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -136,7 +137,7 @@ def test_server_traces_the_small_cases_of_an_earlier_run(
     """Later judges have the graphs; a name that is no small case changes nothing."""
     from kernel_workbench.serve import server  # noqa: PLC0415  (its import takes seconds)
 
-    monkeypatch.setattr(server.gc, "freeze", lambda: None)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
     graphs: dict[object, object] = {}
     monkeypatch.setattr(trace, "_kept", graphs)
     large = "softmax_forward-m65536-n65536-float32-contiguous"

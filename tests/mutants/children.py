@@ -98,5 +98,5 @@ def _loaded(op: str, kernel: str, files: Sequence[Path]) -> Kernel:
     registry.all_kernels()
     for file in files:
         registry.load_file(file)
-    found = {(entry.op.name, entry.name): entry for entry in registry.all_kernels()}
-    return found[op, kernel]
+    kernels: tuple[Kernel, ...] = registry.all_kernels()
+    return next(found for found in kernels if (found.op.name, found.name) == (op, kernel))
