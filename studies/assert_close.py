@@ -64,14 +64,14 @@ _LIMIT_S = 30  # for a call and its three comparisons, which take a second at mo
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PlainOutcome:
     """The comparisons that find a mutant.
 
-    found       names of comparisons
+    finders     names of comparisons
     not_called  why the mutant wasn't called, in a few words; None where it was
     """
 
-    found: frozenset[str]
+    finders: frozenset[str]
     not_called: str | None = None
 
 
@@ -169,7 +169,7 @@ class PlainTests:
 
     sound: dict[tuple[str, ...], Results]
 
-    def __call__(self, mutant: Mutant) -> Outcome:
+    def __call__(self, mutant: Mutant) -> PlainOutcome:
         """Return the comparisons that find a mutant."""
         if set(mutant.rules) <= ENDING:
             return _not_called("it ends or stops the process")
@@ -183,26 +183,31 @@ class PlainTests:
         results = mutant_results(mutant, listed, failed_by, _LIMIT_S)
         if all(result == [_REFUSED] for result in results.values()) and results:
             return _not_called("it refuses every ordinary case")
-        found: set[str] = set()
+        finders: set[str] = set()
         for name, alarm in alarms.items():
             failed = results.get(name, [_ENDED])
-            found |= set(COMPARISONS if _ENDED in failed else failed) - set(alarm) - {_REFUSED}
-        return Outcome(frozenset(found))
+            finders |= set(COMPARISONS if _ENDED in failed else failed) - set(alarm) - {_REFUSED}
+        return PlainOutcome(frozenset(finders))
 
     def alarms(self, mutant: Mutant) -> Results:
         """Return the comparisons that fail the kernel that a mutant was made of, by case."""
         kernel = mutant.sound or mutant.kernel
         key = *map(str, sound_files(mutant)), mutant.op, kernel
         if key not in self.sound:
-            self.sound[key] = sound_results(mutant, ordinary_cases, failed_by, _LIMIT_S)
+            results = sound_results(mutant, ordinary_cases, failed_by, _LIMIT_S)
+            self.sound[key] = {
+                name: failed for name, failed in results.items() if set(failed) <= {*COMPARISONS}
+            }
         return self.sound[key]
 
 
-def _not_called(why: str) -> Outcome:
-    return Outcome(frozenset(), why)
+def _not_called(why: str) -> PlainOutcome:
+    return PlainOutcome(frozenset(), why)
 
 
-def outcomes_of(mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, Outcome, Results]]:
+def outcomes_of(
+    mutants: Sequence[Mutant], jobs: int
+) -> Iterator[tuple[Mutant, PlainOutcome, Results]]:
     """Yield the outcome of each mutant, and the false alarms of the kernel that it was made of."""
     ordered = sorted(mutants, key=lambda mutant: (mutant.op, mutant.sound))
     with multiprocessing.get_context("spawn").Pool(jobs, _begin) as pool:
@@ -219,7 +224,7 @@ def _begin() -> None:
     all_kernels()  # for children that load a file beside them
 
 
-def _try(mutant: Mutant) -> tuple[Outcome, Results]:
+def _try(mutant: Mutant) -> tuple[PlainOutcome, Results]:
     outcome = _tests(mutant)
     return outcome, {} if outcome.not_called else _tests.alarms(mutant)
 
@@ -240,18 +245,18 @@ class Totals:
         default_factory=lambda: {way: set() for way in COMPARISONS}
     )
 
-    def add(self, outcome: Outcome, kernel: str, alarms: Results) -> None:
+    def add(self, outcome: PlainOutcome, kernel: str, alarms: Results) -> None:
         """Count a mutant, and the false alarms of its kernel unless they were counted."""
         self.defects += 1
         if outcome.not_called is not None:
             return
         self.called += 1
-        self.finds.update(outcome.found)
-        by_bounds, by_close = "bounds" in outcome.found, bool(outcome.found - {"bounds"})
+        self.finds.update(outcome.finders)
+        by_bounds, by_close = "bounds" in outcome.finders, bool(outcome.finders - {"bounds"})
         self.both += by_bounds and by_close
         self.bounds_alone += by_bounds and not by_close
         self.close_alone += by_close and not by_bounds
-        self.neither += not outcome.found
+        self.neither += not outcome.finders
         for case, failed in alarms.items():
             self.pairs.add((kernel, case))
             for way in failed:
@@ -333,7 +338,7 @@ def main() -> int:
     totals: dict[str, Totals] = {op: Totals() for op in OPS}
     whole, honest, reasons = Totals(), Totals(), Counter[str]()
     for mutant, outcome, alarms in outcomes_of(mutants, options.jobs):
-        print(f"{mutant.name:44} {' '.join(sorted(outcome.found)) or '-'}", file=sys.stderr)
+        print(f"{mutant.name:44} {' '.join(sorted(outcome.finders)) or '-'}", file=sys.stderr)
         kernel = f"{mutant.op} {mutant.sound or mutant.kernel}"
         for sums in (totals[mutant.op], whole, *[honest] * (not mutant.name.startswith("cheat_"))):
             sums.add(outcome, kernel, alarms)

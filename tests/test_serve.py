@@ -147,15 +147,15 @@ def test_server_traces_the_small_cases_of_an_earlier_run(
         for names in (["nonsense", _CASE, 3, large], [_CASE]):
             theirs.send(json.dumps(names).encode())
             judges._learn(ours)
-        assert judges.asked == ["nonsense", _CASE, large]
-        while judges.asked:
+        assert judges.untraced == ["nonsense", _CASE, large]
+        while judges.untraced:
             judges._trace_one()
         assert len(graphs) == 1
         theirs.send(b"[")
         judges._learn(ours)
         theirs.send(json.dumps([_CASE]).encode())
         judges._learn(ours)
-        assert judges.asked == []
+        assert judges.untraced == []
 
 
 def test_ctrl_c_at_the_client_ends_the_run(place: Path, tmp_path: Path) -> None:

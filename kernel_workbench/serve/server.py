@@ -85,9 +85,9 @@ class _Judge:
 class Server:
     """Listens at a path, and keeps spares.
 
-    stamp   of the package's files as they were loaded: a change of theirs ends the server
-    asked   ids of cases of earlier runs whose references aren't traced yet
-    traced  ids of cases whose references are
+    stamp     of the package's files as they were loaded: a change of theirs ends the server
+    untraced  ids of cases of earlier runs whose references aren't traced yet
+    traced    ids of cases whose references are
     ends    why the server ends, in a sentence; None while it serves
     lost    spares that ended in turn before anybody asked
     """
@@ -99,7 +99,7 @@ class Server:
     listener: socket.socket
     stamp: list[int] = field(default_factory=stamp)
     judges: list[_Judge] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
+    untraced: list[str] = field(default_factory=list)
     traced: set[str] = field(default_factory=set)
     ends: str | None = None
     lost: int = 0
@@ -178,15 +178,15 @@ class Server:
         spares have what the server traces before.
         """
         waiting_now = sum(judge.client is None for judge in self.judges)
-        idle = waiting_now == len(self.judges) and not self.asked
+        idle = waiting_now == len(self.judges) and not self.untraced
         wanted = self.spares if idle else 1
         for _ in range(wanted - waiting_now):
             self.judges.append(self._fork())
 
     def _trace_one(self) -> None:
         """Trace the references of a case of earlier runs, if there is one and nobody waits."""
-        if self.asked and not any(judge.client for judge in self.judges):
-            name = self.asked.pop()
+        if self.untraced and not any(judge.client for judge in self.judges):
+            name = self.untraced.pop()
             self.traced.add(name)
             _trace(name)
 
@@ -195,9 +195,9 @@ class Server:
         line.settimeout(0)
         with suppress(OSError, ValueError):
             names = json.loads(line.recv(LARGEST_MESSAGE))
-            known = {*self.asked, *self.traced}
-            self.asked += [name for name in names if isinstance(name, str) and name not in known]
-            del self.asked[:-_MOST_ASKED]
+            noted = {*self.untraced, *self.traced}
+            self.untraced += [name for name in names if isinstance(name, str) and name not in noted]
+            del self.untraced[:-_MOST_ASKED]
 
     def _fork(self) -> _Judge:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -229,7 +229,7 @@ class Server:
             if judge.client is not None and judge.killed_at is None:
                 poll.register(judge.client, select.POLLRDHUP)
         busy = any(judge.client for judge in self.judges)
-        wait_ms = 0 if self.asked and not busy else 1000
+        wait_ms = 0 if self.untraced and not busy else 1000
         happened = {descriptor for descriptor, _ in poll.poll(wait_ms)}
         for judge in list(self.judges):
             if judge.ended in happened:
@@ -375,7 +375,7 @@ class _Cases:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Note the cases of the tests that are left."""
         params = [item.callspec.params for item in session.items if hasattr(item, "callspec")]
-        self.names = list(dict.fromkeys(str(each["case"]) for each in params))
+        self.names = list(dict.fromkeys(str(values["case"]) for values in params))
 
 
 def _judge(line: socket.socket, device_name: str) -> int:

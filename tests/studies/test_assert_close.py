@@ -17,7 +17,7 @@ def test_defects_are_counted_by_the_comparisons_that_find_them() -> None:
     mutants = catalogue.chosen((_BY_ALL, _BY_BOUNDS, _BY_NONE, _NOT_CALLED), None)
     for mutant, outcome, alarms in outcomes_of(mutants, 1):
         totals.add(outcome, mutant.op, alarms)
-        found[mutant.name] = outcome.found
+        found[mutant.name] = outcome.finders
         assert (outcome.not_called is None) == (mutant.name != _NOT_CALLED)
     assert found[_BY_ALL] == set(COMPARISONS)
     assert found[_BY_BOUNDS] == {"bounds"}
