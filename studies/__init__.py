@@ -4,6 +4,7 @@ Run one by `python -m studies.NAME`:
 
     analysis           compare derived bounds with bounds derived by hand
     any_op             what of PyTorch an op may call, and how many references of others become ops
+    assert_close       planted defects that assert_matches and assert_close find in a plain test
     change_points      true and false steps that `nox -s history` finds in series with noise
     coverings          the generated cases of both tiers: list missing ones, or add them
     first_failures     rows and seconds after which a run of `ci` fails a planted defect

@@ -27,6 +27,7 @@ from pathlib import Path
 from kernel_workbench.root import ROOT
 from kernel_workbench.serve.client import SOCKET_VARIABLE
 
+_PROGRAM = [sys.executable, "-m", "kernel_workbench"]
 _TICKS = os.sysconf("SC_CLK_TCK")
 _RIGHT, _WRONG = "out = g - tl.sum(g) / n", "out = g - tl.sum(g) / (n + 1)"
 
@@ -36,24 +37,34 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m studies.warm_judge", description=__doc__)
     parser.add_argument("--edits", type=int, default=100, help="how often the file is edited")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="as of serve")
-    parser.add_argument("--pause", type=float, default=2.0, help="seconds between two edits")
+    parser.add_argument(
+        "--pause", type=float, default=2.0, help="seconds between two edits, for a spare"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="warm-judge-") as folder:
-        return _measure(Path(folder), options.edits, options.device, options.pause)
+        os.environ[SOCKET_VARIABLE] = str(Path(folder) / "own" / "judge.sock")
+        server = subprocess.Popen(
+            [*_PROGRAM, "serve", f"--device={options.device}"],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            return _measure(server, Path(folder), options.edits, options.device, options.pause)
+        finally:
+            server.terminate()
+            server.wait(60)
 
 
-def _measure(folder: Path, edits: int, device: str, pause: float) -> int:
-    os.environ[SOCKET_VARIABLE] = str(folder / "own" / "judge.sock")
-    program = [sys.executable, "-m", "kernel_workbench"]
-    server = subprocess.Popen(
-        [*program, "serve", f"--device={device}"], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
+def _measure(
+    server: subprocess.Popen[str], folder: Path, edits: int, device: str, pause: float
+) -> int:
     assert server.stdout is not None
     print(server.stdout.readline().strip(), flush=True)
     text = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
     assert text.count(_RIGHT) == 1
     file, seconds, processor = folder / "mine.py", [], []
-    command = [*program, "accuracy", str(file), f"--device={device}", "--quick", "--json"]
+    command = [*_PROGRAM, "accuracy", str(file), f"--device={device}", "--quick", "--json"]
     command += [f"--results={folder / 'results'}"]
     time.sleep(10)  # spares get ready
     before = _memory(server.pid)
@@ -71,7 +82,9 @@ def _measure(folder: Path, edits: int, device: str, pause: float) -> int:
             return 1
         report = json.loads(done.stdout)
         if report["passed"] != (number % 2 == 0) or "without the warm judge" in done.stderr:
-            print(f"edit {number}: {report['verdict']}: {report['error']}\n{done.stderr}")
+            sentences = [failure["sentence"] for failure in report["failures"]]
+            print(f"edit {number}: {report['verdict']}: {report['error'] or sentences}")
+            print(done.stderr)
             return 1
         time.sleep(pause)  # the next spare gets ready
     after = _memory(server.pid)

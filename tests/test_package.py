@@ -14,6 +14,7 @@ import pytest
 
 from kernel_workbench.bare_names import ROOMS
 from tests import ROOT
+from tests.builders import plugin_project
 
 _RIGHT = "* rstd[:, None])).sum(0)"
 _WRONG = "* rstd[:, None]).to(x.dtype)).sum(0)"
@@ -155,3 +156,28 @@ def test_installed_report_needs_neither_torch_nor_triton(installed: Path, projec
     )
     assert refused.returncode == 3
     assert refused.stderr.startswith("accuracy needs torch, triton; install them: pip install ")
+
+
+@pytest.mark.parametrize("options", [(), ("-n2",)])
+def test_installed_plugin_judges_a_project(
+    installed: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """pytest finds the plugin by its entry point; so do the processes of pytest-xdist."""
+    (tmp_path / "test_mine.py").write_text(plugin_project.PROJECT)
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--strict-markers", "--tb=short"]
+    plugin_project.check(_run(installed / "python", *words, *options, folder=tmp_path))
+
+
+def test_script_of_the_page_reads_an_installed_command(installed: Path, project: Path) -> None:
+    """The ten lines of docs/how-to/python.md print the failures, and end with the run's status."""
+    page = (ROOT / "docs" / "how-to" / "python.md").read_text(encoding="utf-8")
+    script = next(block for block in page.split("```python\n") if block.startswith("# failures.py"))
+    script = script.split("```")[0]
+    assert len(script.splitlines()) <= 10
+    (project / "failures.py").write_text(script)
+    case = "layer_norm_backward-m3-n229-bfloat16-contiguous"
+    command = f"{installed}/kernel-workbench accuracy wrong.py --device cpu --case {case} --json"
+    pipe = f"{command} 2>errors.txt | {installed}/python failures.py"
+    shown = _run(Path("/bin/sh"), "-c", pipe, folder=project)
+    assert (shown.returncode, shown.stderr) == (1, ""), (project / "errors.txt").read_text()
+    assert shown.stdout.startswith(f"mine {case} ")

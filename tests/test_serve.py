@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from kernel_workbench.oracles.analysis import trace
 from kernel_workbench.reports.run_report import Report
 from kernel_workbench.serve import client
 from tests import ROOT
@@ -127,6 +129,33 @@ def test_two_clients_at_once_each_get_their_verdict(place: Path, tmp_path: Path)
         folder.mkdir()
     running = [_started(place, folder, folder.name) for folder in folders]
     assert [_report(each).verdict for each in running] == ["passed", "failed"]
+
+
+def test_server_traces_the_small_cases_of_an_earlier_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later judges have the graphs; a name that is no small case changes nothing."""
+    from kernel_workbench.serve import server  # noqa: PLC0415  (its import takes seconds)
+
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    graphs: dict[object, object] = {}
+    monkeypatch.setattr(trace, "_kept", graphs)
+    large = "softmax_forward-m65536-n65536-float32-contiguous"
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with socket.socket() as listener, ours, theirs:
+        judges = server.Server(tmp_path / "judge.sock", "cpu", 1, 60.0, listener)
+        for names in (["nonsense", _CASE, 3, large], [_CASE]):
+            theirs.send(json.dumps(names).encode())
+            judges._learn(ours)
+        assert judges.untraced == ["nonsense", _CASE, large]
+        while judges.untraced:
+            judges._trace_one()
+        assert len(graphs) == 1
+        theirs.send(b"[")
+        judges._learn(ours)
+        theirs.send(json.dumps([_CASE]).encode())
+        judges._learn(ours)
+        assert judges.untraced == []
 
 
 def test_ctrl_c_at_the_client_ends_the_run(place: Path, tmp_path: Path) -> None:

@@ -149,6 +149,26 @@ _CALLS: tuple[tuple[str, Callable[[], object], type[Exception], str], ...] = (
         "speed",
     ),
     ("a tool of no op", lambda: mcp.describe_op("fft"), ValueError, "there is no op 'fft'"),
+    ("a tool of no name", lambda: mcp.describe_op(""), ValueError, "there is no op ''"),
+    ("search of a list", lambda: kernel_workbench.search([None]), TypeError, "got a NoneType"),  # type: ignore[list-item]
+    (
+        "compare of a program",
+        lambda: kernel_workbench.compare(__file__),
+        RecordError,
+        "test_wrong_calls.py, line 1: not JSON",
+    ),
+    (
+        "a reference of no function",
+        lambda: assert_matches(_X, reference=3, x=_X),  # type: ignore[arg-type]
+        ArgumentsError,
+        "3 is no op and no function",
+    ),
+    (
+        "a dtype of an op's outputs",
+        lambda: bound(SOFTMAX_FORWARD, output_dtype=torch.float16, x=_X),
+        ArgumentsError,
+        "leave output_dtype out",
+    ),
 )
 
 
@@ -188,10 +208,30 @@ def test_wrong_option_of_serve_is_a_sentence(words: list[str], sentence: str) ->
     assert "Traceback" not in done.stderr
 
 
+def test_wrong_input_of_a_run_is_its_error(tmp_path: Path) -> None:
+    """A function and a tool return a report all the same; its status is that of bad usage."""
+    report = kernel_workbench.accuracy("flash", op="fft", device="cpu", results=tmp_path)
+    assert (report.passed, report.verdict, report.exit_status) == (False, "usage", 2)
+    assert report.error is not None and "--op fft: there is no such op" in report.error
+    tried = mcp.accuracy(str(tmp_path / "none.py"), device="cpu")
+    assert (tried.passed, tried.verdict, tried.exit_status) == (False, "usage", 2)
+    assert tried.error is not None and "none.py: there is no such file" in tried.error
+    compiled = mcp.compile_kernels(str(tmp_path / "none.py"))
+    assert (compiled.passed, compiled.exit_status) == (False, 2)
+    assert "none.py: there is no such file" in compiled.report
+    explained = mcp.explain_failure("flash", "no case", device="cpu")
+    assert (explained.passed, explained.failure) == (False, None)
+    assert explained.error is not None and "there is no such case" in explained.error
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_annotation_of_an_empty_report_is_an_error(tmp_path: Path) -> None:
     """A command that was killed printed nothing; the job fails, and its file is marked."""
-    for text in ("", "{", json.dumps([])):
-        (tmp_path / "accuracy.json").write_text(text)
+    for text in ("", "{", json.dumps([]), json.dumps({}), None):
+        if text is None:
+            (tmp_path / "accuracy.json").unlink()
+        else:
+            (tmp_path / "accuracy.json").write_text(text)
         done = subprocess.run(
             [sys.executable, str(_ACTION), "mine.py", str(tmp_path / "accuracy.json")],
             capture_output=True,
@@ -204,5 +244,5 @@ def test_annotation_of_an_empty_report_is_an_error(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_many() -> None:
-    """Forty, with those of the command line that are new with these doors."""
-    assert len(_CALLS) >= 36
+    """Forty, without those of a command line."""
+    assert len(_CALLS) >= 40

@@ -3,8 +3,10 @@
 The server itself judges nothing and imports no candidate. It forks spares. A spare starts the
 server of its workers and the process of users' calls, as every run does, and waits for a request;
 then it is the judge of that one run, with the client's folder, variables and streams, and ends.
-So nothing is kept from one run to the next, secrets are drawn anew, and a candidate finds the
-processes that it finds without a warm judge. The server adopts no orphan: a run ends what it
+So no value and no verdict is kept from one run to the next, secrets are drawn anew, and a candidate
+finds the processes that it finds without a warm judge. A judge names the cases of its run when it
+ends: once no run is left, the server follows the errors of such cases, so that later judges have
+the graphs of their references. The server adopts no orphan: a run ends what it
 started itself, and the ancestors of a user's process tell nothing of a judge.
 """
 
@@ -25,20 +27,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from kernel_workbench.kernels.device import SIMULATED_SM_VARIABLE
 from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.oracles import OPS
-from kernel_workbench.oracles.op import Op
+from kernel_workbench.oracles.cases.names import case_named
+from kernel_workbench.oracles.op import ArgumentsError, Op
 from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.serve.client import LARGEST_MESSAGE, lasting, peer_is_own, stamp, wrong_place
+from kernel_workbench.suites.accuracy.own_cases import is_small
+from kernel_workbench.suites.accuracy.quick_cases import MOST_FLOPS
 from kernel_workbench.suites.run.option_table import DEFAULT_SM
 from kernel_workbench.suites.run.run_suite import run_suite
 from kernel_workbench.suites.sandbox.judge_side import waiting
 from kernel_workbench.suites.sandbox.judge_side.plain_calls import UsersProcess
 from kernel_workbench.suites.sandbox.judge_side.worker_process import ForkServer, WorkersError
 from kernel_workbench.suites.sandbox.orphans import die_with_parent
+from kernel_workbench.suites.sandbox.worker_side.in_process import mend
 
 _LOADED = (
     *("pytest", "pytest_benchmark.plugin", "kernel_workbench.suites.run.options"),
@@ -49,6 +56,7 @@ _PLUGINS = ("pytest_benchmark", "kernel_workbench.suites.run", "xdist")
 _MOST_RUNS = 8  # at one time; a client beyond them makes its run itself
 _ANSWER_S = 2.0  # for a client that has connected to say what it wants
 _MOST_LOST = 5
+_MOST_ASKED = 64  # cases that wait to be traced: later ones are more likely to be asked again
 _END_S = 15.0  # for a run whose client is gone to close its record
 
 
@@ -77,7 +85,9 @@ class _Judge:
 class Server:
     """Listens at a path, and keeps spares.
 
-    stamp   of the package's files as they were loaded: a change of theirs ends the server
+    stamp     of the package's files as they were loaded: a change of theirs ends the server
+    untraced  ids of cases of earlier runs whose references aren't traced yet
+    traced    ids of cases whose references are
     ends    why the server ends, in a sentence; None while it serves
     lost    spares that ended in turn before anybody asked
     """
@@ -89,6 +99,8 @@ class Server:
     listener: socket.socket
     stamp: list[int] = field(default_factory=stamp)
     judges: list[_Judge] = field(default_factory=list)
+    untraced: list[str] = field(default_factory=list)
+    traced: set[str] = field(default_factory=set)
     ends: str | None = None
     lost: int = 0
 
@@ -130,6 +142,7 @@ class Server:
         last = time.monotonic()
         try:
             while self.ends is None:
+                self._trace_one()
                 self._keep_spares()
                 if any(judge.client for judge in self.judges):
                     last = time.monotonic()
@@ -161,12 +174,30 @@ class Server:
     def _keep_spares(self) -> None:
         """Fork the spares that are missing; during a run only one that nobody could do without.
 
-        A spare that gets ready takes seconds of a processor, which the run has need of.
+        A spare that gets ready takes seconds of a processor, which the run has need of. Later
+        spares have what the server traces before.
         """
         waiting_now = sum(judge.client is None for judge in self.judges)
-        wanted = self.spares if waiting_now == len(self.judges) else 1
+        idle = waiting_now == len(self.judges) and not self.untraced
+        wanted = self.spares if idle else 1
         for _ in range(wanted - waiting_now):
             self.judges.append(self._fork())
+
+    def _trace_one(self) -> None:
+        """Trace the references of a case of earlier runs, if there is one and nobody waits."""
+        if self.untraced and not any(judge.client for judge in self.judges):
+            name = self.untraced.pop()
+            self.traced.add(name)
+            _trace(name)
+
+    def _learn(self, line: socket.socket) -> None:
+        """Note the cases that a judge whose run has ended has named."""
+        line.settimeout(0)
+        with suppress(OSError, ValueError):
+            names = json.loads(line.recv(LARGEST_MESSAGE))
+            noted = {*self.untraced, *self.traced}
+            self.untraced += [name for name in names if isinstance(name, str) and name not in noted]
+            del self.untraced[:-_MOST_ASKED]
 
     def _fork(self) -> _Judge:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -197,7 +228,9 @@ class Server:
             poll.register(judge.ended, select.POLLIN)
             if judge.client is not None and judge.killed_at is None:
                 poll.register(judge.client, select.POLLRDHUP)
-        happened = {descriptor for descriptor, _ in poll.poll(1000)}
+        busy = any(judge.client for judge in self.judges)
+        wait_ms = 0 if self.untraced and not busy else 1000
+        happened = {descriptor for descriptor, _ in poll.poll(wait_ms)}
         for judge in list(self.judges):
             if judge.ended in happened:
                 self._bury(judge)
@@ -220,6 +253,8 @@ class Server:
         self.judges.remove(judge)
         self.lost = 0 if judge.client is not None else self.lost + 1
         os.close(judge.ended)
+        if judge.client is not None and self.device == "cpu":
+            self._learn(judge.line)
         judge.line.close()
         if judge.client is not None:
             with suppress(OSError):
@@ -294,8 +329,7 @@ def _load(device: str) -> None:
         importlib.import_module(name)
     all_kernels()
     if device == "cpu":
-        interpreter: Any = importlib.import_module("kernel_workbench.suites.interpreter.repairs")
-        interpreter.install()
+        mend(torch.device(device), strictly=True)  # of no consequence for a run with --no-strict
         for op in OPS.values():
             _warm(op)
     for name, module in list(sys.modules.items()):
@@ -319,6 +353,31 @@ def _warm(op: Op) -> None:
         op.emulate(case, drawn, op.numerics())
 
 
+def _trace(name: str) -> None:
+    """Trace the references of a case, by its id; do nothing for one that isn't small."""
+    op = OPS.get(name.partition("-")[0])
+    case = None if op is None else case_named(op, name)
+    if op is None or case is None or not is_small(op, case, MOST_FLOPS):
+        return
+    with suppress(ArgumentsError, torch.OutOfMemoryError):
+        drawn = op.inputs(case, torch.device("cpu"))
+        op.bound(case, drawn, op.oracle(case, drawn), op.numerics())
+        gc.freeze()
+
+
+class _Cases:
+    """Notes the ids of the cases that a run tries, as a plugin of pytest."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Note the cases of the tests that are left."""
+        params = [item.callspec.params for item in session.items if hasattr(item, "callspec")]
+        self.names = list(dict.fromkeys(str(values["case"]) for values in params))
+
+
 def _judge(line: socket.socket, device_name: str) -> int:
     """In a fork: get ready, wait for a request, and make the run. Returns the exit status."""
     os.setsid()
@@ -340,7 +399,6 @@ def _judge(line: socket.socket, device_name: str) -> int:
     data, descriptors, _, _ = socket.recv_fds(line, LARGEST_MESSAGE + 1, 3)
     if not data:
         return 0  # the server has ended
-    line.close()
     request = json.loads(data)
     for stream, descriptor in enumerate(descriptors):
         os.dup2(descriptor, stream)
@@ -350,7 +408,12 @@ def _judge(line: socket.socket, device_name: str) -> int:
     os.environ.update(request["variables"])
     if device.type == "cpu":  # as triton was imported
         os.environ["TRITON_INTERPRET"] = "1"
-    return run_suite(request["suite"], request["words"])
+    cases = _Cases()
+    try:
+        return run_suite(request["suite"], request["words"], [cases])
+    finally:
+        with suppress(OSError):  # the server may have ended
+            line.send(json.dumps(cases.names[:_MOST_ASKED]).encode())
 
 
 def _get_ready(device: torch.device) -> None:

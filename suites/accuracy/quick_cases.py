@@ -14,7 +14,7 @@ from kernel_workbench.suites.accuracy.order import telling_cases
 from kernel_workbench.suites.accuracy.own_cases import is_small
 
 MOST_CASES = 12  # of an op: about a second of an interpreter's time
-_MOST_FLOPS = 3e5
+MOST_FLOPS = 3e5
 
 
 def quick_cases(op: Op, cases: Iterable[Case], serves: Callable[[Case], bool]) -> list[Case]:
@@ -30,7 +30,7 @@ def quick_cases(op: Op, cases: Iterable[Case], serves: Callable[[Case], bool]) -
         fewer have every level. Where no small case is served, the cheapest one that is.
     """
     served = [case for case in cases if serves(case)]
-    left = [case for case in served if is_small(op, case, _MOST_FLOPS)]
+    left = [case for case in served if is_small(op, case, MOST_FLOPS)]
     if not left:
         return sorted(served, key=op.flops)[:1]
     if op.allowed is None or not op.allowed.factors:

@@ -17,13 +17,19 @@ def with_kernels(words: Sequence[str]) -> list[str]:
     return [*(f"--kernels={file}" for file in words[:first]), *words[first:]]
 
 
-def run_suite(suite: str, words: Sequence[str]) -> int:
-    """Run a suite with the words that were typed, and return the exit status."""
+def run_suite(suite: str, words: Sequence[str], plugins: Sequence[object] = ()) -> int:
+    """Run a suite with the words that were typed, and return the exit status.
+
+    Args:
+        suite: the suite's name.
+        words: its options.
+        plugins: objects whose functions pytest calls by their names.
+    """
     output = JsonOutput.begin(suite) if "--json" in words else None
     end_at_interrupt()
     import pytest  # noqa: PLC0415  (after Ctrl-C has a sentence)
 
     outlast_readers()
     folder = str(PACKAGE / "suites" / suite)
-    status = status_of(lambda: of_pytest(pytest.main([folder, *with_kernels(words)])))
+    status = status_of(lambda: of_pytest(pytest.main([folder, *with_kernels(words)], plugins)))
     return status if output is None else output.end(status)

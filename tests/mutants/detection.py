@@ -12,13 +12,8 @@ The rows file has one line for each mutant, with the columns of COLUMNS; the pag
 from __future__ import annotations
 
 import csv
-import importlib
 import io
-import json
 import multiprocessing
-import os
-import signal
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -27,15 +22,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kernel_workbench import use_overlay
+from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import Case, Inputs, Op
 from kernel_workbench.reports.record import RecordError, Rule
 from kernel_workbench.suites.interpreter import repairs
 from kernel_workbench.suites.run.option_table import DEFAULT_SM
 from kernel_workbench.suites.sandbox.worker_side.allocations import fresh_memory
-from tests.mutants.bench import PLAIN, Outcome
+from tests.mutants.bench import Outcome
 from tests.mutants.catalogue import cases_of
+from tests.mutants.children import mutant_results, sound_results
 from tests.mutants.low_precision import low_precision
 from tests.mutants.mutant import Mutant
 from tests.mutants.rivals import RIVALS, Comparison
@@ -45,7 +41,7 @@ _TIME_LIMIT_S = 120
 _ENDED = "ended"
 # What these find ends or stops the process that it runs in, or its parent: it isn't run once more.
 _ON_ERRORS: tuple[Rule, ...] = ("deterministic bound", "probabilistic bound", "emulation")
-_ENDING: frozenset[Rule] = frozenset({"process ended", "time limit"})
+ENDING: frozenset[Rule] = frozenset({"process ended", "time limit"})
 
 # By case: the names of the rules that fail the outputs; or _ENDED, for all of them.
 Failed = dict[str, list[str]]
@@ -77,7 +73,7 @@ def _same(now: Tensor, before: Tensor) -> bool:
     return bool(((now == before) | (now.isnan() & before.isnan())).all())
 
 
-def _decoded(op: Op, case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def decoded(op: Op, case: Case, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Codes as what they stand for, of the truth too: torch doesn't compare fp8."""
     codes = {name: form.dtype for name, form in op.forms(case).items() if form.dtype.itemsize == 1}
     return {
@@ -106,68 +102,34 @@ def _failed_by(case: Case, function: object) -> list[str]:
         truth = {name: each for name, each in made.items() if each is not None}
     if any(type(each) is not Tensor for each in got.values()):
         return []  # lazy ones compute when they are compared: whatever a rule asks, it gets
-    seen = Comparison(case, *(_decoded(op, case, each) for each in (got, truth, low)))
+    seen = Comparison(case, *(decoded(op, case, each) for each in (got, truth, low)))
     return [each.name for each in RIVALS if not each.passes(seen)]
 
 
-def _in_child(
-    op: str, kernel: str, cases: Sequence[Case], overlay: Path | None, file: Path | None
-) -> Failed:
-    """What a kernel of the checkout, of a changed copy or of a file comes to, in a child."""
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            os.close(ours)
-            signal.alarm(_TIME_LIMIT_S)
-            if overlay is not None:
-                use_overlay(str(overlay))
-            registry = importlib.import_module("kernel_workbench.kernels.registry")
-            registry.all_kernels()
-            if file is not None:
-                registry.load_file(file)
-            found = {(each.op.name, each.name): each for each in registry.all_kernels()}
-            tried = found[op, kernel]
-            for case in cases:
-                served = tried.domain.reject(case, DEFAULT_SM, "cpu") is None
-                failed_by = _failed_by(case, tried.function) if served else []
-                line = json.dumps({case.id(): failed_by})
-                os.write(theirs, line.encode() + b"\n")
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(theirs)
-    with os.fdopen(ours) as lines:
-        failed: Failed = {}
-        for line in lines:
-            failed |= json.loads(line)
-    os.waitpid(child, 0)
-    return {case.id(): failed.get(case.id(), [_ENDED]) for case in cases}
+def _judged(kernel: Kernel, case: Case) -> list[str]:
+    """The rules that fail a kernel on a case; none where it doesn't serve the case."""
+    served = kernel.domain.reject(case, DEFAULT_SM, "cpu") is None
+    return _failed_by(case, kernel.function) if served else []
 
 
 def _compared(work: tuple[Mutant, tuple[str, ...]]) -> tuple[str, Failed, Failed]:
     """A mutant's name, by which rules it fails on each of these cases, and its sound kernel."""
     mutant, ids = work
-    if set(mutant.rules) <= _ENDING:
+    if set(mutant.rules) <= ENDING:
         return mutant.name, {each: [_ENDED] for each in ids}, {each: [] for each in ids}
     torch.set_num_threads(1)
     repairs.install()
     cases = [cases_of(mutant)[each] for each in ids]
     for case in cases:
         _expected(case)  # here, so that both children have it
-    known = (mutant.file if mutant.edits else PLAIN) if mutant.sound else None
-    sound = _in_child(mutant.op, mutant.sound or mutant.kernel, cases, None, known)
-    if mutant.file is not None and not mutant.edits:
-        return mutant.name, _in_child(mutant.op, mutant.kernel, cases, None, mutant.file), sound
-    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
-        if mutant.file is not None:
-            file = mutant.write_file(Path(folder))
-            failed = _in_child(mutant.op, mutant.kernel, cases, None, file)
-            return mutant.name, failed, sound
-        mutant.write_overlay(Path(folder))
-        failed = _in_child(mutant.op, mutant.kernel, cases, Path(folder), None)
-        return mutant.name, failed, sound
+    sound, failed = (
+        {each: found.get(each, [_ENDED]) for each in ids}
+        for found in (
+            sound_results(mutant, cases, _judged, _TIME_LIMIT_S),
+            mutant_results(mutant, cases, _judged, _TIME_LIMIT_S),
+        )
+    )
+    return mutant.name, failed, sound
 
 
 def _cell(rule: str, outcome: Outcome, failed: Failed, sound: Failed) -> str:
@@ -321,6 +283,7 @@ def page_text(
         "inputs, whose shapes, layouts and values show the defect, with NaN in every gap and",
         "behind every tensor; the tests of those projects have neither. Truth is computed after",
         "the call, from the inputs as the call left them.",
+        "[plain-tests.md](plain-tests.md) counts what a plain test finds on ordinary inputs.",
         "",
         *(f"- **{rival.name}**: {rival.rule}. {rival.source}." for rival in RIVALS),
         "",

@@ -20,9 +20,12 @@ def main() -> None:
     """Print an annotation for each failure that counts, or for what kept the run from a verdict."""
     kernels, path = sys.argv[1:]
     report = None
-    with contextlib.suppress(ValueError), open(path, encoding="utf-8") as file:  # noqa: PTH123
+    with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:  # noqa: PTH123
         report = json.load(file)
-    if not isinstance(report, dict):  # the command was killed before it could print
+    needed = {"failures", "error", "verdict"}
+    if (
+        not isinstance(report, dict) or not needed <= report.keys()
+    ):  # the command was killed before it could print
         error = "the run ended and printed no report; the log of the job has the reason"
         report = {"failures": [], "error": error, "verdict": "suite failed"}
     texts = [
