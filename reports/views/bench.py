@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Figure, ReportPart, Table, Tone
     from kernel_workbench.reports.record import Record, Roof, TimedProcess
-    from kernel_workbench.reports.views.bench_cases import CaseRow, CaseRows, KernelRows, Total
+    from kernel_workbench.reports.views.bench_cases import CallsTotal, CaseRow, CaseRows, KernelRows
 
 _CEILING = column_of(BenchRow, "share_of_ceiling").note
 _MEANS = "ratios are geometric means over a kernel's cases, shares medians"
@@ -224,7 +224,7 @@ def _kernels(record: Record, cases: Sequence[CaseRows], baseline: str | None) ->
 def _totals(cases: Sequence[CaseRows], baseline: str | None) -> Table:
     """Return what a model's calls take: each op's share, and each kernel beside the reference."""
     reference = "fastest" if baseline is None else baseline
-    fields: list[Field[Total]] = [
+    fields: list[Field[CallsTotal]] = [
         text("op", lambda total: total.op, group=True),
         text("share", _share_of_calls, "of the time of all ops' calls", group=True),
         text("kernel", lambda total: total.name),
@@ -257,7 +257,7 @@ def _totals(cases: Sequence[CaseRows], baseline: str | None) -> Table:
     return table_of("Weighted totals", fields, totals_of(cases, baseline), note, least=60)
 
 
-def _share_of_calls(total: Total) -> Cell:
+def _share_of_calls(total: CallsTotal) -> Cell:
     """Return `62.2 % of the calls' time`."""
     if total.share is None:
         return Cell("")

@@ -73,7 +73,7 @@ class KernelRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class CallsTotal:
     """A model's calls of one kernel: each case as often as its weight says.
 
     Attributes:
@@ -190,7 +190,7 @@ def kernels_of(record: Record, cases: Sequence[CaseRows]) -> tuple[KernelRows, .
     return tuple(result)
 
 
-def totals_of(cases: Sequence[CaseRows], baseline: str | None = None) -> tuple[Total, ...]:
+def totals_of(cases: Sequence[CaseRows], baseline: str | None = None) -> tuple[CallsTotal, ...]:
     """Return the weighted totals of each op's kernels: ops by their time, kernels by their calls.
 
     Args:
@@ -204,7 +204,7 @@ def totals_of(cases: Sequence[CaseRows], baseline: str | None = None) -> tuple[T
             by_op.setdefault(case.op, {}).setdefault(case.rows[0].row.case.id, case)
     of_ops = {op: _op_time(of_op.values(), baseline) for op, of_op in by_op.items()}
     whole = sum(of_ops.values())
-    result: list[Total] = []
+    result: list[CallsTotal] = []
     for op, of_op in by_op.items():
         share = of_ops[op] / whole if of_ops[op] else None
         totals = _totals(op, tuple(of_op.values()), share, with_baseline=baseline is not None)
@@ -225,7 +225,7 @@ def _op_time(cases: Iterable[CaseRows], baseline: str | None) -> float:
 
 def _totals(
     op: str, cases: Sequence[CaseRows], share: float | None, *, with_baseline: bool
-) -> list[Total]:
+) -> list[CallsTotal]:
     """Return the total of each kernel that has a time on a call of the op."""
     timed: dict[str, list[tuple[float, float, float | None]]] = {}  # weight, time, ratio
     for case in cases:
@@ -239,7 +239,7 @@ def _totals(
         both = [(weight * time, ratio) for weight, time, ratio in calls if ratio is not None]
         reference = sum(time / ratio for time, ratio in both) or None
         result.append(
-            Total(
+            CallsTotal(
                 op=op,
                 name=name,
                 share=share,
