@@ -2,8 +2,9 @@
 
 The page lists the operations that an op's reference may call. Each folder holds KernelBench
 problems (.py) or definitions of flashinfer's trace format (.json); the page counts how many of them
-become an op, and on how many PyTorch's own result in fp32 is within its bound on the smallest case.
-A file is read in a process of its own. Results go to FILE.jsonl, from which a run goes on.
+become an op, and how far PyTorch's own result in fp32 is from its bound on the smallest case. A
+scalar that a definition gives no value has one that is made up (`_made_up`). A file is read in a
+process of its own. Results go to FILE.jsonl, from which a run goes on.
 
 --limit S: seconds that a file may take (default 120).
 """
@@ -11,6 +12,7 @@ A file is read in a process of its own. Results go to FILE.jsonl, from which a r
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -18,19 +20,27 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kernel_workbench.kernels.registry import KernelError, load_definition, load_ops
+from kernel_workbench.kernels.registry import KernelError, load_ops
+from kernel_workbench.oracles import analysis
 from kernel_workbench.oracles.analysis.choices import READ_AS_SETS
 from kernel_workbench.oracles.analysis.places import BY_INDEX, MADE, MOVES
 from kernel_workbench.oracles.analysis.rules import RULES
 from kernel_workbench.oracles.analysis.trace import LOWERED_PACKETS
 from kernel_workbench.oracles.op import Numerics
-from kernel_workbench.oracles.reference import ReferenceOp, small_sizes
+from kernel_workbench.oracles.reference import (
+    OpError,
+    ReferenceOp,
+    op_of_reference,
+    small_sizes,
+)
 from kernel_workbench.oracles.reference.cases import case_of
+from kernel_workbench.oracles.reference.definitions import read_definition
 from kernel_workbench.reports.arguments import CommandLine, number
 
 HEAD = """# What an op may be made of
@@ -40,6 +50,12 @@ Made by `python -m studies.any_op --write docs/reference/any-op.md FOLDER ...`.
 
 """
 _SMALLEST = (torch.float32, torch.float32)
+_USEFUL = 1e-3  # the smallest ratio of error to bound at which the bound says something
+_COLUMNS = (
+    *("folder", "files", "bounded", "useful", "exact", "above it"),
+    *("refused", "not done in time", "other errors"),
+)
+_SCALARS = (("eps", 1e-5), ("scale", 0.1), ("k", 4), ("num", 4))  # by a part of their names
 
 
 def _names(targets: object) -> str:
@@ -72,34 +88,58 @@ def operations_text() -> str:
     )
 
 
+def _made_up(name: str, value: float) -> float:
+    """Return a scalar's value, or one by its name where a definition gives it none."""
+    if not (isinstance(value, float) and math.isnan(value)):
+        return value
+    return next((number for part, number in _SCALARS if part in name), 0.5)
+
+
+def _op_of(file: Path) -> ReferenceOp:
+    """Return the op of a problem or a definition, checked."""
+    if file.suffix != ".json":
+        op = load_ops(file, "--problem")[0]
+        assert isinstance(op, ReferenceOp)
+        return op
+    reference = read_definition(file).reference
+    signature = reference.signature
+    numbers = {name: _made_up(name, value) for name, value in signature.numbers.items()}
+    op = op_of_reference(replace(reference, signature=replace(signature, numbers=numbers)))
+    op.check()
+    return op
+
+
 def _read(file: Path) -> dict[str, Any]:
     """Read a file, and hold PyTorch's result in fp32 to its bound on the smallest case."""
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
     try:
-        op = load_definition(file) if file.suffix == ".json" else load_ops(file, "--problem")[0]
-        assert isinstance(op, ReferenceOp)
+        op = _op_of(file)
         dtypes = (op.reference.dtypes or (_SMALLEST,))[0]
         case = case_of(op.name, small_sizes(op.reference), dtypes, "ci")
         inputs = op.inputs(case, torch.device("cpu"))
         truth = op.oracle(case, inputs)
         bound = op.bound(case, inputs, truth, Numerics())
-        got = op.reference.emulate(case, inputs, Numerics()) if file.suffix == ".json" else None
-        if got is None:
+        if file.suffix == ".json":
+            got = op.reference.emulate(case, inputs, Numerics())
+        else:
             got = dict(zip(op.outputs, op.reference.function(**inputs), strict=True))
-    except KernelError as error:
+    except (KernelError, OpError) as error:
         return {"state": "refused", "told": str(error)}
     except Exception as error:  # noqa: BLE001  # of a file of others
         return {"state": "crashed", "told": f"{type(error).__name__}: {error}"}
-    largest = 0.0
+    largest, is_exact = 0.0, bool(got)
     for name, result in got.items():
         exact, one = truth[name], bound[name]
-        if exact is None or result is None or one.chosen is not None or not exact.numel():
+        if exact is None or result is None:
             continue
-        off = (result.double() - exact).abs()
-        ratio = torch.where(off > 0, off / one.deterministic, 0.0).nan_to_num(0.0)
-        largest = max(largest, float(ratio.max()))
-    return {"state": "bounded", "ratio": largest}
+        is_exact &= bool(((result.double() == exact) | exact.isnan()).all())
+        if one.chosen is None and exact.numel():
+            off = (result.double() - exact).abs()
+            ratio = torch.where(off > 0, off / one.deterministic, 0.0).nan_to_num(0.0)
+            largest = max(largest, float(ratio.max()))
+    finite = {
+        name: int(exact.isfinite().sum()) for name, exact in truth.items() if exact is not None
+    }
+    return {"state": "bounded", "ratio": largest, "exact": is_exact, "finite": finite}
 
 
 def _apart(file: Path, limit: float) -> dict[str, Any]:
@@ -139,18 +179,27 @@ def _table(rows: list[dict[str, Any]]) -> str:
         "",
         "A problem or a definition is bounded where it becomes an op: it is read, checked, and has",
         "a bound on its smallest case; no error of PyTorch's own result in fp32 may be above that.",
+        f"It is useful where the largest ratio of error to bound is {_USEFUL:g} or more; where the",
+        "result is exact in every element, there is no error to compare.",
         "",
-        "| folder | files | bounded | above it | refused | not done in time | other errors |",
-        "|---|---|---|---|---|---|---|",
+        f"| {' | '.join(_COLUMNS)} |",
+        f"|{'---|' * len(_COLUMNS)}",
     ]
     for folder in dict.fromkeys(row["folder"] for row in rows):
         mine = [row for row in rows if row["folder"] == folder]
         count = Counter(row["state"] for row in mine)
         above = sum(row.get("ratio", 0.0) > 1 for row in mine)
         states = (count[item] for item in ("refused", "not done in time", "crashed"))
-        cells = (folder, len(mine), count["bounded"], above, *states)
+        useful = sum(row.get("ratio", 0.0) >= _USEFUL for row in mine)
+        exact = sum(row.get("exact", False) for row in mine)
+        cells = (folder, len(mine), count["bounded"], useful, exact, above, *states)
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join([*lines, ""])
+
+
+def _load_tracing() -> None:
+    """Follow errors once, since torch loads much then: a process of a file finds it loaded."""
+    analysis.bounds(torch.sigmoid, {"input": torch.ones(1)}, Numerics(), (torch.float32,))
 
 
 def main() -> int:
@@ -160,6 +209,9 @@ def main() -> int:
     options.add_argument("--write", type=Path, required=True, metavar="FILE")
     options.add_argument("--limit", type=number(1, 3600), default=120.0, metavar="S")
     options_typed = options.read()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    _load_tracing()
     kept = options_typed.write.with_suffix(".jsonl")
     rows = list(_measured(options_typed.folders, kept, options_typed.limit))
     parts = [HEAD, operations_text(), *([_table(rows)] if rows else [])]
