@@ -264,6 +264,9 @@ def test_bound_says_nothing_where_a_kernel_may_choose_others(tmp_path: Path) -> 
     case = op.cases()[0]
     inputs = op.inputs(case, CPU)
     logits = required(inputs, "logits")
+    logits[:] = torch.tensor([3.0, 2.0, 0.0, 0.0, 0.0, 0.0])  # equal ones aren't chosen
+    bound = op.bound(case, inputs, op.oracle(case, inputs), Numerics())["y"]
+    assert bound.powerless is None
     logits[0] = torch.tensor([3.0, 2.0, 2.0 + 2**-20, 0.0, 0.0, 0.0])
     bound = op.bound(case, inputs, op.oracle(case, inputs), Numerics())["y"]
     assert bound.powerless is not None
