@@ -55,9 +55,10 @@ Made by `python -m studies.any_op --write docs/reference/any-op.md FOLDER ...`.
 _SMALLEST = (torch.float32, torch.float32)
 _USEFUL = 1e-3  # the smallest ratio of error to bound at which the bound says something
 _MOST_ELEMENTS = 2**27  # of inputs, above which a definition has smaller constants
-_JOINED = """ Several runs are joined, on cores that other work shared, between which
-the reader changed: a file that it had refused, or not finished, was read again, and one that it had
-bounded wasn't. Where a folder has more files than the table, these weren't read."""
+_JOINED = """ Several runs are joined, with limits from 60 to 600 s, on cores that
+other work shared. The reader changed between them: a file that it had refused, or not finished, was
+read again, and one that it had bounded wasn't. Where a folder has more files than the table, these
+weren't read."""
 _NARROWER = "ratio to the narrower"  # of the deterministic and the probabilistic bound
 _COLUMNS = (
     *("folder", "files", "bounded", "smaller", "useful", "exact", "above it"),
@@ -216,7 +217,7 @@ def _table(rows: list[dict[str, Any]], *, joined: bool) -> str:
         "error is above the deterministic one. Smaller are those whose inputs are too large at",
         "their own constants, and which are read at smaller ones.",
         "",
-        f"Each had {slowest:.0f} s at most, on one core of a CPU.{_JOINED if joined else ''}",
+        f"The slowest took {slowest:.0f} s, on one core of a CPU.{_JOINED if joined else ''}",
         "",
         f"| {' | '.join(_COLUMNS)} |",
         f"|{'---|' * len(_COLUMNS)}",
