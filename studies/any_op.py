@@ -2,15 +2,18 @@
 
 The page lists the operations that an op's reference may call. Each folder holds KernelBench
 problems (.py) or definitions of flashinfer's trace format (.json); the page counts how many of them
-become an op, and on how many PyTorch's own result in fp32 is within its bound on the smallest case.
-A file is read in a process of its own. Results go to FILE.jsonl, from which a run goes on.
+become an op, and how far PyTorch's own result in fp32 is from its bound on the smallest case. A
+scalar that a definition gives no value has one that is made up (`_made_up`). A file is read in a
+process of its own. Results go to FILE.jsonl, from which a run goes on.
 
 --limit S: seconds that a file may take (default 120).
+--kept: write the page of the results that FILE.jsonl has, and read no file.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -18,19 +21,29 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kernel_workbench.kernels.registry import KernelError, load_definition, load_ops
+from kernel_workbench.kernels.registry import KernelError, load_ops
+from kernel_workbench.oracles import analysis
 from kernel_workbench.oracles.analysis.choices import READ_AS_SETS
 from kernel_workbench.oracles.analysis.places import BY_INDEX, MADE, MOVES
 from kernel_workbench.oracles.analysis.rules import RULES
 from kernel_workbench.oracles.analysis.trace import LOWERED_PACKETS
 from kernel_workbench.oracles.op import Numerics
-from kernel_workbench.oracles.reference import ReferenceOp, small_sizes
+from kernel_workbench.oracles.reference import (
+    OpError,
+    ReferenceOp,
+    op_of_reference,
+    small_sizes,
+)
 from kernel_workbench.oracles.reference.cases import case_of
+from kernel_workbench.oracles.reference.definitions import read_definition
+from kernel_workbench.oracles.reference.signature import Constant
 from kernel_workbench.reports.arguments import CommandLine, number
 
 HEAD = """# What an op may be made of
@@ -40,6 +53,18 @@ Made by `python -m studies.any_op --write docs/reference/any-op.md FOLDER ...`.
 
 """
 _SMALLEST = (torch.float32, torch.float32)
+_USEFUL = 1e-3  # the smallest ratio of error to bound at which the bound says something
+_MOST_ELEMENTS = 2**27  # of inputs, above which a definition has smaller constants
+_JOINED = """ Several runs are joined, with limits from 60 to 600 s, on cores that
+other work shared. The reader changed between them: a file that it had refused, or not finished, was
+read again, and one that it had bounded wasn't. Where a folder has more files than the table, these
+weren't read."""
+_NARROWER = "ratio to the narrower"  # of the deterministic and the probabilistic bound
+_COLUMNS = (
+    *("folder", "files", "bounded", "smaller", "useful", "exact", "above it"),
+    *("refused", "out of time or memory", "other errors"),
+)
+_SCALARS = (("eps", 1e-5), ("scale", 0.1), ("k", 4), ("num", 4))  # by a part of their names
 
 
 def _names(targets: object) -> str:
@@ -72,34 +97,74 @@ def operations_text() -> str:
     )
 
 
+def _made_up(name: str, value: Constant) -> Constant:
+    """Return a scalar's value, or one by its name where a definition gives it none."""
+    if not (isinstance(value, float) and math.isnan(value)):
+        return value
+    return next((number for part, number in _SCALARS if part in name), 0.5)
+
+
+def _op_of(file: Path) -> ReferenceOp:
+    """Return the op of a problem or a definition, checked."""
+    if file.suffix != ".json":
+        op = load_ops(file, "--problem")[0]
+        assert isinstance(op, ReferenceOp)
+        return op
+    reference = read_definition(file).reference
+    signature = reference.signature
+    numbers = {name: _made_up(name, value) for name, value in signature.numbers.items()}
+    op = op_of_reference(replace(reference, signature=replace(signature, numbers=numbers)))
+    op.check()
+    return op
+
+
 def _read(file: Path) -> dict[str, Any]:
     """Read a file, and hold PyTorch's result in fp32 to its bound on the smallest case."""
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
     try:
-        op = load_definition(file) if file.suffix == ".json" else load_ops(file, "--problem")[0]
-        assert isinstance(op, ReferenceOp)
-        dtypes = (op.reference.dtypes or (_SMALLEST,))[0]
-        case = case_of(op.name, small_sizes(op.reference), dtypes, "ci")
-        inputs = op.inputs(case, torch.device("cpu"))
-        truth = op.oracle(case, inputs)
-        bound = op.bound(case, inputs, truth, Numerics())
-        got = op.reference.emulate(case, inputs, Numerics()) if file.suffix == ".json" else None
-        if got is None:
-            got = dict(zip(op.outputs, op.reference.function(**inputs), strict=True))
-    except KernelError as error:
-        return {"state": "refused", "told": str(error)}
+        op = _op_of(file)
+        reference = op.reference
+        sizes, dtypes = small_sizes(reference), (reference.dtypes or (_SMALLEST,))[0]
+        arrays = reference.signature.arrays
+        is_large = sum(math.prod(array.shape(sizes)) for array in arrays) > _MOST_ELEMENTS
+        if is_large:
+            reference = reference.at_smaller_constants()
+        case = case_of(op.name, sizes, dtypes, "ci")
+        inputs = reference.inputs(case, torch.device("cpu"))
+        truth = reference.oracle(case, inputs)
+        bound = reference.bound(case, inputs, truth, Numerics())
+        if file.suffix == ".json":
+            got = reference.emulate(case, inputs, Numerics())
+        else:
+            got = dict(zip(op.outputs, reference.function(**inputs), strict=True))
+    except (KernelError, OpError, MemoryError) as error:
+        is_large = isinstance(error, MemoryError) or "allocate memory" in str(error)
+        return {"state": "not done" if is_large else "refused", "told": str(error)}
     except Exception as error:  # noqa: BLE001  # of a file of others
         return {"state": "crashed", "told": f"{type(error).__name__}: {error}"}
-    largest = 0.0
+    largest, narrowest, is_exact = 0.0, 0.0, bool(got)
     for name, result in got.items():
         exact, one = truth[name], bound[name]
-        if exact is None or result is None or one.chosen is not None or not exact.numel():
+        if exact is None or result is None:
             continue
-        off = (result.double() - exact).abs()
-        ratio = torch.where(off > 0, off / one.deterministic, 0.0).nan_to_num(0.0)
-        largest = max(largest, float(ratio.max()))
-    return {"state": "bounded", "ratio": largest}
+        is_exact &= bool(((result.double() == exact) | exact.isnan()).all())
+        if one.chosen is None and exact.numel():
+            off = (result.double() - exact).abs()
+            largest = max(largest, _ratio(off, one.deterministic))
+            likely = one.deterministic if one.probabilistic is None else one.probabilistic
+            narrowest = max(narrowest, _ratio(off, torch.minimum(one.deterministic, likely)))
+    return {
+        "state": "bounded",
+        "ratio": largest,
+        _NARROWER: narrowest,
+        "exact": is_exact,
+        "finite": {name: int(of.isfinite().sum()) for name, of in truth.items() if of is not None},
+        "smaller": reference is not op.reference,
+    }
+
+
+def _ratio(off: torch.Tensor, bound: torch.Tensor) -> float:
+    """Return the largest ratio of an error to its bound; 0 where the truth isn't finite."""
+    return float(torch.where(off > 0, off / bound, 0.0).nan_to_num(0.0).max())
 
 
 def _apart(file: Path, limit: float) -> dict[str, Any]:
@@ -114,43 +179,68 @@ def _apart(file: Path, limit: float) -> dict[str, Any]:
     with os.fdopen(reading, "rb") as answer:
         text = answer.read()
     os.waitpid(child, 0)
-    varying = json.loads(text) if text else {"state": "not done in time"}
+    varying = json.loads(text) if text else {"state": "not done"}
     return {"file": str(file), **varying, "s": round(time.perf_counter() - started, 1)}
 
 
-def _measured(folders: list[Path], kept: Path, limit: float) -> Iterator[dict[str, Any]]:
+def _measured(
+    folders: list[Path], kept: Path, limit: float, *, reads: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield a row of each file; where none is read, of those that have a result."""
     lines = kept.read_text().splitlines() if kept.exists() else []
     existing = {item["file"]: item for item in map(json.loads, lines)}
     for folder in folders:
         files = sorted((*folder.glob("*.py"), *folder.glob("*.json")))
         for place, file in enumerate(files, 1):
+            if str(file) not in existing and not reads:
+                continue
             if str(file) not in existing:
                 existing[str(file)] = _apart(file, limit)
                 with kept.open("a") as results:
                     results.write(json.dumps(existing[str(file)]) + "\n")
                 print(f"{place} of {len(files)}: {file.name}: {existing[str(file)]['state']}")
-            yield {"folder": folder.name, **existing[str(file)]}
+            yield {"folder": folder.name, "of": len(files), **existing[str(file)]}
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
-    """A line for each folder, and what was refused, by its sentence."""
+def _table(rows: list[dict[str, Any]], *, joined: bool) -> str:
+    """A line for each folder; joined: the rows are those of several runs."""
+    slowest = max(row["s"] for row in rows)
     lines = [
         "## Of what others wrote",
         "",
         "A problem or a definition is bounded where it becomes an op: it is read, checked, and has",
         "a bound on its smallest case; no error of PyTorch's own result in fp32 may be above that.",
         "",
-        "| folder | files | bounded | above it | refused | not done in time | other errors |",
-        "|---|---|---|---|---|---|---|",
+        f"It is useful where the largest ratio of error to bound is {_USEFUL:g} or more, by the",
+        "probabilistic bound where there is one, which judges kernels as well. Where the result is",
+        "exact in every element, there is no error to compare. A file is above its bound where an",
+        "error is above the deterministic one. Smaller are those whose inputs are too large at",
+        "their own constants, and which are read at smaller ones.",
+        "",
+        f"The slowest took {slowest:.0f} s, on one core of a CPU.{_JOINED if joined else ''}",
+        "",
+        f"| {' | '.join(_COLUMNS)} |",
+        f"|{'---|' * len(_COLUMNS)}",
     ]
     for folder in dict.fromkeys(row["folder"] for row in rows):
         mine = [row for row in rows if row["folder"] == folder]
         count = Counter(row["state"] for row in mine)
         above = sum(row.get("ratio", 0.0) > 1 for row in mine)
-        states = (count[item] for item in ("refused", "not done in time", "crashed"))
-        cells = (folder, len(mine), count["bounded"], above, *states)
+        states = (count[item] for item in ("refused", "not done", "crashed"))
+        narrow = (max(row.get("ratio", 0.0), row.get(_NARROWER, 0.0)) for row in mine)
+        useful = sum(ratio >= _USEFUL for ratio in narrow)
+        exact = sum(row.get("exact", False) for row in mine)
+        smaller = sum(row.get("smaller", False) for row in mine)
+        share = "" if len(mine) == mine[0]["of"] else f" of {mine[0]['of']}"
+        files = f"{len(mine)}{share}"
+        cells = (folder, files, count["bounded"], smaller, useful, exact, above, *states)
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join([*lines, ""])
+
+
+def _load_tracing() -> None:
+    """Follow errors once, since torch loads much then: a process of a file finds it loaded."""
+    analysis.bounds(torch.sigmoid, {"input": torch.ones(1)}, Numerics(), (torch.float32,))
 
 
 def main() -> int:
@@ -159,10 +249,15 @@ def main() -> int:
     options.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
     options.add_argument("--write", type=Path, required=True, metavar="FILE")
     options.add_argument("--limit", type=number(1, 3600), default=120.0, metavar="S")
+    options.add_argument("--kept", action="store_true")
     options_typed = options.read()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    _load_tracing()
     kept = options_typed.write.with_suffix(".jsonl")
-    rows = list(_measured(options_typed.folders, kept, options_typed.limit))
-    parts = [HEAD, operations_text(), *([_table(rows)] if rows else [])]
+    measured = partial(_measured, options_typed.folders, kept, options_typed.limit)
+    rows = list(measured(reads=not options_typed.kept))
+    parts = [HEAD, operations_text(), *([_table(rows, joined=options_typed.kept)] if rows else [])]
     options_typed.write.write_text("\n".join(parts), encoding="utf-8")
     return 0
 

@@ -32,9 +32,11 @@ from kernel_workbench.oracles.analysis.replay import addends, largest_ratio, spr
 from kernel_workbench.oracles.analysis.scales import scale_of_rows, scales, select_rows
 from kernel_workbench.oracles.analysis.stochastic import errors
 from kernel_workbench.oracles.analysis.trace import (
+    DECIDES,
     ROUNDS,
     NoRuleError,
     Reference,
+    UndecidedError,
     line_of,
     made_in,
     run,
@@ -107,16 +109,9 @@ def bounds(
         NoRuleError: an operation has no rule; the message has the reference's line.
     """
     graph = trace(reference, inputs)
-    sure = Arithmetic.of(numerics, _activations(inputs))
-    likely = sure.probable(count_sums(graph.graph) if results is None else results)
-    tensors_given = {name: input_ for name, input_ in inputs.items() if isinstance(input_, Tensor)}
-    ranges = [
-        None if numerics.gradual_underflow else range_of(tensors_given[name])
-        for name in graph.meta["names"]
-    ]
-    walk = Propagation(graph.graph, ranges, sure, likely, partial(line_of, reference=reference))
-    tensors = tensors_of(inputs, torch.float64)
-    values = tuple(tensors[name] for name in graph.meta["names"])
+    walk = _walk(graph, reference, inputs, numerics, results)
+    sure, likely = walk.sure, walk.likely
+    values = tuple(map(tensors_of(inputs, torch.float64).__getitem__, graph.meta["names"]))
     constants = _constants(graph)
     with torch.no_grad(), made_in(torch.float64):
         kept: dict[Node, Tensor] = {}
@@ -124,7 +119,11 @@ def bounds(
         choices = {node: choice_of(node) for node in nodes if _is_whole(node)}
         sources = [choice.source for choice in choices.values() if choice is not None]
         chosen_from: dict[Node, Pair | None] = dict.fromkeys(sources)
-        pairs = walk(constants, values, kept, chosen_from)
+        decided = any(node.target == DECIDES for node in graph.graph.nodes)
+        try:
+            pairs = walk(constants, values, kept, chosen_from)
+        except UndecidedError:
+            return tuple(map(_undecided, nodes))
         longest = addends(graph.graph)
         most = largest_ratio(graph.graph, longest)
         least = min(most, _LOOSE) * ((likely or sure).growth(longest) + EPS_EXP)
@@ -135,14 +134,14 @@ def bounds(
         kept.update((node, pair.value) for node, pair in zip(nodes, pairs, strict=True))
         large = []
         for node, pair, (rows, _) in zip(nodes, pairs, suspects, strict=True):
-            if rows is None:
+            if rows is None or decided:  # on other numbers its shapes may be others
                 continue
             size = scale_of_rows(graph.graph, constants, values, kept, node, rows)
             if size is None or _silent(select_rows(_error_of(pair), rows), size) is not None:
                 large.append(node)
         sizes = scales(graph.graph, constants, values, kept, large) if large else {}
         shown: list[Tensor] | None = None
-        if any(many for _, many in suspects):
+        if any(many for _, many in suspects) and not decided:
             shown = spread(walk, constants, values)
         results_, last_dtypes = [], []
         for index, (pair, dtype, node) in enumerate(zip(pairs, out_dtypes, nodes, strict=True)):
@@ -164,7 +163,8 @@ def bounds(
             for index, pair in enumerate(pairs)
         ]
         wanted = any(loose) or any(bound.powerless is not None for bound in results_)
-        varying = errors(walk, constants, values) if likely is not None and wanted else None
+        wanted &= likely is not None and not decided
+        varying = errors(walk, constants, values) if wanted else None
         if varying is None:
             return tuple(results_)
         every = zip(results_, pairs, varying, last_dtypes, loose, strict=True)
@@ -174,6 +174,30 @@ def bounds(
             else bound
             for bound, pair, error, last, takes_all in every
         )
+
+
+def _walk(
+    graph: GraphModule,
+    reference: Reference,
+    inputs: Mapping[str, object],
+    numerics: Numerics,
+    results: int | None,
+) -> Propagation:
+    """Return the walk over a graph of a kernel with these numerics."""
+    sure = Arithmetic.of(numerics, _activations(inputs))
+    likely = sure.probable(count_sums(graph.graph) if results is None else results)
+    tensors = {name: input_ for name, input_ in inputs.items() if isinstance(input_, Tensor)}
+    ranges = [
+        None if numerics.gradual_underflow else range_of(tensors[name])
+        for name in graph.meta["names"]
+    ]
+    return Propagation(graph.graph, ranges, sure, likely, partial(line_of, reference=reference))
+
+
+def _undecided(node: Node) -> Bound:
+    """Return the bound of an output where a kernel may go another way: it says nothing."""
+    widest = torch.full(node.meta["val"].shape, LARGEST, dtype=torch.float64)
+    return Bound(widest, None, torch.ones((), dtype=torch.bool))
 
 
 def _constants(graph: GraphModule) -> dict[str, Tensor]:

@@ -299,22 +299,30 @@ def _ordered_by(operation: Any) -> Callable[..., object]:  # noqa: ANN401
         error = monotone(values, ordered_values, a)
         if isinstance(out, Quantity):  # the median of all numbers
             return error
-        if (a.error is None and stable) or not _is_open(a, axis):
+        first = rest[0] + 1 if operation is _aten.topk else None
+        largest = kwargs.get("largest", rest[2] if len(rest) > 2 else True)
+        if (a.error is None and stable) or not _is_open(a, axis, first, largest=largest):
             return error, None
         return error, torch.full_like(out[1].value, torch.inf, dtype=torch.float64)
 
     return ordered
 
 
-def _is_open(a: Quantity, axis: int) -> bool:
-    """Ask if some numbers of a row may be equal, or in another order."""
+def _is_open(a: Quantity, axis: int, first: int | None, *, largest: bool) -> bool:
+    """Ask if some numbers of a row may be equal, or in another order.
+
+    first: so many of the largest, or of the smallest, alone; None: all.
+    """
     if not a.value.dim() or a.value.shape[axis] < 2:
         return False
     value, order = a.value.sort(axis)
     error = torch.zeros_like(value) if a.error is None else a.error.gather(axis, order)
     n = value.shape[axis]
     below = (value + error).narrow(axis, 0, n - 1).cummax(axis).values
-    return bool((below >= (value - error).narrow(axis, 1, n - 1)).any())
+    open_ = below >= (value - error).narrow(axis, 1, n - 1)
+    if first is not None and first < n:
+        open_ = open_.narrow(axis, n - first if largest else 0, first - 1)
+    return bool(open_.any())
 
 
 for _name in ("sort", "topk", "kthvalue", "median", "cummax", "cummin"):

@@ -26,7 +26,14 @@ from kernel_workbench.oracles.analysis.chains import AdditionTree, terms_of, tre
 from kernel_workbench.oracles.analysis.places import BY_INDEX, MADE, MOVES, VIEWS, of_constants
 from kernel_workbench.oracles.analysis.quantities import Combination, Quantity, added_up
 from kernel_workbench.oracles.analysis.rules import POLES, RULES, SUMS, UnknownError, overloads
-from kernel_workbench.oracles.analysis.trace import CODES, ROUNDS, NoRuleError, function_of
+from kernel_workbench.oracles.analysis.trace import (
+    CODES,
+    DECIDES,
+    ROUNDS,
+    NoRuleError,
+    UndecidedError,
+    function_of,
+)
 from kernel_workbench.oracles.rounding import FLUSHED, UNIT_ROUNDOFF
 
 _aten = torch.ops.aten
@@ -267,8 +274,16 @@ class Propagation:
     def _stated_result(self, node: Node, results: Mapping[Node, Any]) -> object:
         """Return the result; raise NoRuleError where the rule fails on these arguments."""
         try:
+            if node.target == DECIDES:
+                return _decided(results[node.all_input_nodes[0]])
             return self._result(node, results)
-        except (NoRuleError, MemoryError, torch.OutOfMemoryError, torch.AcceleratorError):
+        except (
+            NoRuleError,
+            UndecidedError,
+            MemoryError,
+            torch.OutOfMemoryError,
+            torch.AcceleratorError,
+        ):
             raise
         except Exception as error:
             message = " ".join(str(error).split())[:_MOST_SAID]
@@ -540,6 +555,14 @@ def _is_open_index(quantity: Quantity) -> bool:
     """Return True if a tensor holds whole numbers of which a kernel may have others."""
     is_whole = not quantity.value.is_floating_point() and quantity.value.dtype != torch.bool
     return is_whole and not quantity.exact
+
+
+def _decided(pair: Pair) -> Pair:
+    """Return what a reference goes by. Raises UndecidedError where a kernel may have others."""
+    error = pair.with_error(pair.sure).error
+    if error is not None and bool((error > 0).any()):
+        raise UndecidedError
+    return pair
 
 
 def _moved(quantity: Quantity) -> Tensor:

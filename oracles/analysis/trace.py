@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from traceback import walk_tb
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,9 +24,10 @@ from torch._guards import detect_fake_mode
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx import traceback as lines
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import has_side_effect
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from kernel_workbench.oracles.analysis.lowered import LOWERED
@@ -81,6 +82,50 @@ def rounds(x: Tensor, name: str, dtype: torch.dtype | None = None) -> Tensor:
     """
     marked: Tensor = ROUNDS(x, name, dtype)
     return marked
+
+
+class UndecidedError(Exception):
+    """A reference goes by numbers, as in a branch, that a kernel may have otherwise."""
+
+
+@torch.library.custom_op("workbench::decides", mutates_args=())
+def _decides(x: Tensor) -> Tensor:
+    """The mark of a tensor that a reference goes by the values of."""
+    return x.clone()
+
+
+@_decides.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+DECIDES = torch.ops.workbench.decides.default
+has_side_effect(DECIDES)  # nothing reads its result
+
+
+class _Marks(TorchDispatchMode):
+    """Marks the tensors that branches, shapes and numbers of Python follow from."""
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
+        """Run an operation of aten's."""
+        del types
+        tags: Any = func.tags  # type: ignore[attr-defined]
+        if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
+            for x in tree_leaves((args, kwargs)):
+                if isinstance(x, Tensor) and (func not in _BY_MASKS or x.dtype == torch.bool):
+                    DECIDES(x)
+        return func(*args, **(kwargs or {}))
+
+
+def goes_by_values(reference: Reference) -> bool:
+    """Say whether a reference may go by its arguments' values, as one of others' may."""
+    return bool(getattr(reference, "goes_by_values", False))
 
 
 def attention_by_operations() -> AbstractContextManager[None]:
@@ -150,10 +195,8 @@ class Precision(TorchFunctionMode):
 
         if func in _INDEXED and not _is_held(args[0]):
             args = (args[0], _by_places(args[1]), *args[2:])
-        tensors = [leaf for leaf in tree_leaves((args, named)) if isinstance(leaf, Tensor)]
-        has_values = tensors and all(map(_is_held, tensors))
         # Whole numbers that a graph has as they are: what follows from them is known, too.
-        with _disable_current_modes() if has_values and detect_fake_mode() else nullcontext():
+        with _disable_current_modes() if _has_values(args, named) else nullcontext():
             return func(*map(kept, args), **{name: kept(value) for name, value in named.items()})
 
     def _tell(self, func: Callable[..., Any]) -> str:
@@ -212,6 +255,14 @@ def _by_places(index: Any) -> Any:  # noqa: ANN401
 
 def _is_whole(x: Tensor) -> bool:
     return not (x.is_floating_point() or x.is_complex())
+
+
+def _has_values(args: object, named: object) -> bool:
+    """Return True if a graph is made, and has all of these tensors as they are."""
+    if detect_fake_mode() is None:
+        return False
+    tensors = [leaf for leaf in tree_leaves((args, named)) if isinstance(leaf, Tensor)]
+    return bool(tensors) and all(map(_is_held, tensors))
 
 
 def _is_held(x: Tensor) -> bool:
@@ -300,6 +351,9 @@ _LOWERED = (
     _aten._unsafe_masked_index_put_accumulate,  # noqa: SLF001
 )
 
+# Their shapes follow from masks alone, where there are some.
+_BY_MASKS = {_aten.index.Tensor, _aten.masked_select.default}
+
 LOWERED_PACKETS = frozenset({*_LOWERED, *(target.overloadpacket for target in LOWERED)})
 
 _MOST_KEPT = 256  # graphs
@@ -331,13 +385,18 @@ def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
         try:
             _keep_graph(key, _traced(reference, inputs, frozenset()))
         except NoRuleError:  # it may go by values of whole numbers, in one of many ways
-            if not whole:
+            if not (whole or goes_by_values(reference)):
                 raise
             _by_values.add(reference)
     if key not in _kept:
         key = *key, *(tuple(numbers.flatten().tolist()) for numbers in whole.values())
         if key not in _kept:
-            _keep_graph(key, _traced(reference, inputs, frozenset(whole)))
+            try:
+                _keep_graph(key, _traced(reference, inputs, frozenset(whole)))
+            except NoRuleError:
+                if not goes_by_values(reference):
+                    raise
+                return _traced(reference, inputs, frozenset(whole), by_values=True)
     return _kept[key]
 
 
@@ -348,12 +407,17 @@ def _keep_graph(key: object, graph: GraphModule) -> None:
 
 
 def _traced(
-    reference: Reference, inputs: Mapping[str, object], constant: frozenset[str]
+    reference: Reference,
+    inputs: Mapping[str, object],
+    constant: frozenset[str],
+    *,
+    by_values: bool = False,
 ) -> GraphModule:
     """Trace a reference; raise NoRuleError, with the line, where that can't be done.
 
     It draws random numbers then, changes its inputs, or does what depends on values. constant:
-    tensors that the graph has as they are.
+    tensors that the graph has as they are. by_values: the graph is of these inputs' values, and
+    marks what it goes by.
     """
     tensors = tensors_of(inputs, torch.float64)
     for name in constant:
@@ -370,9 +434,9 @@ def _traced(
     by_operations = attention_by_operations()
     with made_in(torch.float64), lines.preserve_node_meta(), torch.enable_grad(), by_operations:
         kept = {operation: table[operation] for operation in table if operation not in _GELU}
-        graph = _lowered(reference, called, values, kept)
+        graph = _lowered(reference, called, values, kept, by_values=by_values)
         if not all(map(_stays, graph.graph.nodes)):
-            graph = _lowered(reference, called, values, table)
+            graph = _lowered(reference, called, values, table, by_values=by_values)
     graph.meta["names"] = names
     for node in graph.graph.nodes:
         tags = getattr(node.target, "tags", ()) if node.op == "call_function" else ()
@@ -380,7 +444,10 @@ def _traced(
             raise NoRuleError(
                 f"{line_of(node, reference)}: {function_of(node)} draws random numbers"
             )
-        if torch.Tag.data_dependent_output in tags or _is_open(node.meta.get("val")):
+        is_marked = by_values and torch.Tag.data_dependent_output in tags
+        if (torch.Tag.data_dependent_output in tags and not is_marked) or _is_open(
+            node.meta.get("val")
+        ):
             raise NoRuleError(f"{line_of(node, reference)}: {function_of(node)} {_DEPENDS}")
         if node.target == _aten.copy_.default and node.args[0].op == "placeholder":
             name = names[list(graph.graph.find_nodes(op="placeholder")).index(node.args[0])]
@@ -454,6 +521,21 @@ def _take_copied(node: Node) -> None:
     node.graph.erase_node(node)
 
 
+# A product of a vector makes a shape of its result in place, which changes no number.
+_RESHAPES_IN_PLACE = {
+    _aten.squeeze_.dim: _aten.squeeze.dim,
+    _aten.unsqueeze_.default: _aten.unsqueeze.default,
+}
+
+
+def _reshape_out_of_place(graph: Graph) -> None:
+    """Use new shapes in the place of results, no arguments, whose shape is changed."""
+    for node in graph.nodes:
+        if node.target in _RESHAPES_IN_PLACE and node.args[0].op == "call_function":
+            node.target = _RESHAPES_IN_PLACE[node.target]
+            node.args[0].replace_all_uses_with(node, delete_user_cb=node.__lt__)
+
+
 def _merge(graph: Graph) -> None:
     """Do once what is done twice element by element, as of a gradient what its function did.
 
@@ -483,11 +565,19 @@ def _is_expanded(x: object, *numbers: object) -> bool:
 
 
 def _lowered(
-    reference: Reference, called: Callable[..., object], values: Sequence[Tensor], table: object
+    reference: Reference,
+    called: Callable[..., object],
+    values: Sequence[Tensor],
+    table: object,
+    *,
+    by_values: bool,
 ) -> GraphModule:
     """Lower in two steps where a reference asks for gradients, or a lowered operation writes."""
+    if by_values:
+        return _lowered_by_values(reference, called, values, table)
     with suppress(Exception), Precision(torch.float64, _place(reference)[0]):
         graph = _graph(torch.func.functionalize(called), *values, table=table)
+        _reshape_out_of_place(graph.graph)
         if not any(map(_writes, graph.graph.nodes)):
             return _simplified(graph)
     try:
@@ -497,6 +587,27 @@ def _lowered(
         return _simplified(_graph(lowered, *values, table=table))
     except Exception as error:
         raise NoRuleError(f"{_told_of(error, reference)} {_why(error)}") from error
+
+
+def _lowered_by_values(
+    reference: Reference, called: Callable[..., object], values: Sequence[Tensor], table: object
+) -> GraphModule:
+    """Lower a reference that goes by values, whose operations run on them."""
+
+    def marked(*arguments: Tensor) -> object:
+        with _Marks():  # type: ignore[no-untyped-call]
+            return called(*arguments)
+
+    try:
+        with Precision(torch.float64, _place(reference)[0]):
+            function = torch.func.functionalize(marked)
+            graph = _graph(function, *values, table=table, tracing_mode="real")
+    except Exception as error:
+        raise NoRuleError(f"{_told_of(error, reference)} {_why(error)}") from error
+    _reshape_out_of_place(graph.graph)
+    if any(map(_writes, graph.graph.nodes)):
+        raise NoRuleError(f"{describe(reference)} goes by values, and changes tensors in place")
+    return _simplified(graph)
 
 
 def _told_of(error: Exception, reference: Reference) -> str:
@@ -527,9 +638,18 @@ def _writes(node: Node) -> bool:
     return getattr(getattr(node.target, "_schema", None), "is_mutable", False)
 
 
-def _graph(function: Callable[..., object], *values: Tensor, table: Any = None) -> GraphModule:  # noqa: ANN401
+def _graph(
+    function: Callable[..., object],
+    *values: Tensor,
+    table: Any = None,  # noqa: ANN401
+    tracing_mode: Literal["fake", "real"] = "fake",
+) -> GraphModule:
     result: GraphModule = make_fx(
-        function, decomposition_table=table, tracing_mode="fake", _allow_non_fake_inputs=True
+        function,
+        decomposition_table=table,
+        tracing_mode=tracing_mode,
+        _allow_non_fake_inputs=True,
+        _error_on_data_dependent_ops=tracing_mode == "fake",
     )(*values)
     return result
 

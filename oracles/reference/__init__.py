@@ -96,6 +96,18 @@ _RARE = 0.25  # of labels those that are ignored, where some may be; of truth va
 _MOST_NAN = 0.4  # share of an output's elements
 
 
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """The largest number of each element of an argument, as a row's length in pages.
+
+    most   an axis's length
+    parts  pointers, between two of which a part lies: the part's length times `most`; None: `most`
+    """
+
+    most: Axis
+    parts: str | None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
     """A function, and what was said of it.
@@ -107,6 +119,8 @@ class Reference:
     distinct   of some of these the axes along which no number comes twice, but for ignored ones
     pointers   of others the axis whose parts begin and end at them: from 0 to its length, rising
     rising     those whose numbers rise, along their last axis
+    lengths    () -> of others the largest number of each element, from 1 on
+    uneven     those of which one number may not be valid for every element
     drawn_by   of some arguments a function of the values that would be drawn, which returns theirs
     gradients  arguments that are gradients of outputs
     updates    arguments that are outputs: a kernel changes them in place
@@ -118,6 +132,7 @@ class Reference:
     problem    (sizes) -> why there can be no case of them; None where there can
     numbers    of numbers that kernels are passed: what they are besides their defaults
     stored     of cases that some arguments have values of their own in: () -> these
+    smaller    the reference at smaller constants, on which it is checked; None: on its own
     own        of arguments that aren't drawn like others: (sizes, seed, generator) -> values; None:
                drawn after all
     """
@@ -133,6 +148,8 @@ class Reference:
     distinct: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pointers: Mapping[str, Axis] = field(default_factory=dict)
     rising: frozenset[str] = frozenset()
+    lengths: Callable[[], Mapping[str, Lengths]] = dict
+    uneven: frozenset[str] = frozenset()
     drawn_by: Mapping[str, Callable[[Tensor], Any]] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
     updates: tuple[str, ...] = ()
@@ -144,11 +161,13 @@ class Reference:
     numbers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     stored: Mapping[Draw, Mapping[str, Callable[[], Tensor]]] = field(default_factory=dict)
     own: Mapping[str, Own] = field(default_factory=dict)
+    smaller: Reference | None = None
 
     @property
     def repeating(self) -> frozenset[str]:
         """The arguments whose numbers may all be the same: no ends, and none that are distinct."""
         apart = self.distinct.keys() | self.pointers.keys() | self.drawn_by.keys() | self.rising
+        apart |= self.uneven
         return frozenset(array.name for array in self.signature.arrays) - apart
 
     @property
@@ -208,16 +227,23 @@ class Reference:
                 (drawn if is_real else stored)[name] = own.float() if is_real else own
         by_name = distributions_of(self.signature, self.gradients)
         by_name.get(case.distribution, normal)(Values(case, drawn, draw))
+        lengths = {} if all(array.is_real for array in self.signature.arrays) else self.lengths()
         for array in self.signature.arrays:
             if array.kind == torch.float8_e4m3fn:  # which has no infinity to overflow to
                 most = torch.finfo(array.kind).max
                 drawn[array.name].clamp_(-most, most)
-            if not array.is_real:
+            if not array.is_real and array.name not in lengths:
                 whole = stored.get(array.name)
                 whole = self._whole_of(array, case, draw) if whole is None else whole
                 drawn[array.name] = whole.to(array.dtype(case))
             if array.name in self.drawn_by and array.name not in stored:
                 drawn[array.name] = self._drawn_by_user(array, drawn[array.name])
+        for array in self.signature.arrays:
+            if array.name in lengths:
+                whole = stored.get(array.name)
+                if whole is None:
+                    whole = self._lengths_of(array, lengths[array.name], sizes, drawn, draw)
+                drawn[array.name] = whole.to(array.dtype(case))
         numbers = self._numbers_of(case)
         if case.distribution == UNREAD:
             poison_unread(self, {**drawn, **numbers}, drawn)
@@ -338,6 +364,22 @@ class Reference:
         if array.name in self.ignored:
             whole = whole.masked_fill(rare(), self.ignored[array.name])
         return whole
+
+    def _lengths_of(
+        self,
+        array: Array,
+        lengths: Lengths,
+        sizes: Mapping[str, int],
+        drawn: Mapping[str, Tensor],
+        draw: torch.Generator,
+    ) -> Tensor:
+        """Return lengths from 1 to the largest; 0 where that is 0."""
+        shape, device = array.shape(sizes), draw.device
+        most = torch.full(shape, length(lengths.most, sizes), device=device)
+        if lengths.parts is not None:
+            most = most * drawn[lengths.parts].diff()
+        shares = torch.rand(shape, generator=draw, device=device, dtype=torch.float64)
+        return ((shares * most).long() + 1).clamp(max=most)
 
     def oracle(self, case: Case, inputs: Inputs) -> Outputs:
         """Return the truth. Raises OpError where an output's shape isn't the annotation's."""
@@ -480,12 +522,20 @@ class Reference:
         )
         return symmetries.flips(free, self.signature, case, seed)
 
+    def at_smaller_constants(self) -> Reference:
+        """Return the reference that computes the same at smaller constants, or this one."""
+        if self.smaller is None:
+            return self
+        signature = replace(self.smaller.signature, numbers=self.signature.numbers)
+        return replace(self.smaller, signature=signature)
+
     def check(self) -> None:
         """Raises OpError where the function can't be a reference."""
         small = small_sizes(self)
         empty = ({**small, name: 0} for name, size in self.sizes.items() if not size.least)
         for sizes in (small, *(some for some in empty if self.problem(some) is None)):
-            case = case_of(self.name, sizes, _SINGLE, "ci")
+            # Of the dtypes that its smallest case has, so that the graph is that case's, too.
+            case = case_of(self.name, sizes, (self.dtypes or (_SINGLE,))[0], "ci")
             inputs = self.inputs(case, torch.device("cpu"))
             check(self.written, self.function, self.signature, sizes, inputs)
             self.flops(case)
@@ -691,8 +741,7 @@ def _counted(reference: Reference, sizes: tuple[tuple[str, int], ...]) -> Counte
             with counter:
                 reference.function(**empty, **signature.numbers)
         except Exception:  # noqa: BLE001  # it may go by values, of which these have none
-            case = case_of(reference.name, named, _SINGLE, "ci")
-            inputs, counter = reference.inputs(case, torch.device("cpu")), Counter()
+            inputs, counter = reference.plain_inputs(named), Counter()
             with counter:
                 reference.function(**inputs)
     return counter
@@ -729,7 +778,7 @@ class ReferenceOp(Op):
 
     def check(self) -> None:
         """Raises OpError where the function can't be a reference."""
-        self.reference.check()
+        self.reference.at_smaller_constants().check()
 
     def has_batches(self) -> bool:
         """Say whether an output has an axis of rows, a part of which it has alone, too."""

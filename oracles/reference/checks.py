@@ -20,7 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from kernel_workbench.oracles.analysis import NoRuleError, bounds, truth
-from kernel_workbench.oracles.analysis.trace import attention_by_operations, name_of
+from kernel_workbench.oracles.analysis.trace import (
+    attention_by_operations,
+    goes_by_values,
+    name_of,
+)
 from kernel_workbench.oracles.op import Argument, Numerics
 from kernel_workbench.oracles.reference.signature import (
     Array,
@@ -37,9 +41,16 @@ _NUMBERS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 class _Watch(TorchDispatchMode):
     """Refuses what a reference mustn't do, as it does it."""
 
-    def __init__(self, function: Function, inputs: Mapping[str, Argument], inside: _Inside) -> None:
+    def __init__(
+        self,
+        function: Function,
+        inputs: Mapping[str, Argument],
+        inside: _Inside,
+        *,
+        by_values: bool,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.function, self.inside = function, inside
+        self.function, self.inside, self.by_values = function, inside, by_values
         # Whole numbers that follow from those given, which branches may go by.
         self.whole = {id(input_): input_ for input_ in inputs.values() if _is_whole(input_)}
         self.names = {
@@ -55,7 +66,7 @@ class _Watch(TorchDispatchMode):
             )
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         is_whole = bool(tensors) and all(id(tensor) in self.whole for tensor in tensors)
-        if torch.Tag.data_dependent_output in func.tags and not is_whole:
+        if torch.Tag.data_dependent_output in func.tags and not (is_whole or self.by_values):
             self._refuse(
                 f"it goes by a tensor's values ({self._called(func)}); write torch.where for a "
                 "branch by values"
@@ -177,7 +188,8 @@ def watched_truth(
     }
     with one_sentence(written, f"it fails in float64{where}"):
         inside = _Inside(written)
-        with attention_by_operations(), inside, _Watch(written, wide, inside):
+        watch = _Watch(written, wide, inside, by_values=goes_by_values(function))
+        with attention_by_operations(), inside, watch:
             function(**wide)
         return truth(function, inputs)
 

@@ -24,9 +24,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cache, partial, update_wrapper
-from itertools import permutations
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -34,20 +35,37 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from kernel_workbench.oracles.analysis import Precision, truth
+from kernel_workbench.oracles.analysis import Precision
 from kernel_workbench.oracles.cases.sizes import Sizes
-from kernel_workbench.oracles.op import Case, Workloads, required
-from kernel_workbench.oracles.reference import Draw, Reference, ReferenceOp, op_of_reference
+from kernel_workbench.oracles.op import Case, Workloads
+from kernel_workbench.oracles.reference import (
+    Draw,
+    Reference,
+    ReferenceOp,
+    op_of_reference,
+    small_sizes,
+)
 from kernel_workbench.oracles.reference.cases import case_of, cases_of
+from kernel_workbench.oracles.reference.counts import meta
 from kernel_workbench.oracles.reference.signature import (
     Array,
     Axis,
+    Constant,
     Extent,
     Function,
     Kind,
     OpError,
     Signature,
     length,
+    names_in,
+)
+from kernel_workbench.oracles.reference.trials import (
+    LENGTH,
+    Whole,
+    pointer_ends,
+    shapes_of_outputs,
+    sizes_apart,
+    whole_numbers,
 )
 
 _DTYPES = {
@@ -62,6 +80,11 @@ _WHOLE = {"int32": torch.int32, "int64": torch.int64, "bool": torch.bool, **_BYT
 _POINTERS = re.compile(r"\s*(\w+)\s*==\s*(\w+)\s*\[\s*-1\s*\](?:\.item\(\))?\s*")
 _LENGTH = re.compile(r"\b(\w+)\.shape\[(-?\d+)\]")  # of an axis of a tensor
 _MOST_BYTES = 2**24  # of a file
+_LARGE = 2**22  # elements of inputs, from which on smaller constants are tried
+_FEW = 2**20  # elements, of which a run costs nothing
+_MOST_ELEMENTS = 2**27  # of inputs at smaller constants
+_MOST_WAYS = 500  # of making constants smaller
+_SMALLEST_CONSTANTS = (4, 8, 16)
 _SEVERAL = {"several": (12, 3, 9, 5), "one": (1,), "many": (33, 66, 132)}
 
 
@@ -87,7 +110,7 @@ class _Expression(_Read):
 
 
 class _Tensor(_Read):
-    shape: tuple[str, ...] | None
+    shape: tuple[str | int, ...] | None
     dtype: str
     optional: bool = False
 
@@ -233,20 +256,24 @@ def _stored(line: _Place, stated: _Safetensors, array: Array, case: Case) -> _St
 class _Meaning:
     """A definition whose fields are known to fit together.
 
-    axes       what each is
     sizes      those that cases are free to choose
     dtypes     the activations' and the weights'
     problem    (sizes) -> the constraint that they break
+    least      the smallest of a size by constraints on it alone, where it isn't 1
+    pointers   the axis at whose end an argument's numbers end
+    smaller    the definition at smaller constants, where its own make inputs large
     """
 
     path: Path
     read: _Definition
     run: Function
     signature: Signature
-    axes: Mapping[str, Axis]
     sizes: Mapping[str, Sizes]
     dtypes: tuple[torch.dtype, torch.dtype]
     problem: Callable[[Mapping[str, int]], str | None]
+    least: Mapping[str, int]
+    pointers: Mapping[str, Axis]
+    smaller: _Meaning | None = None
 
     @classmethod
     def of(cls, read: _Definition, path: Path, named_inputs: frozenset[str]) -> _Meaning:
@@ -255,8 +282,27 @@ class _Meaning:
         named_inputs: the inputs that workloads name; optional ones among them are used.
         """
         run, inputs = _run(read, path, named_inputs)
+        without_asserts, _ = _run(read, path, named_inputs, optimize=1)
         read = read.model_copy(update={"inputs": inputs})
-        axes, broken = _axes(read, path)
+        axes = {axis for output in read.outputs.values() for axis in output.shape or ()}
+        undeclared = {axis for axis in axes if isinstance(axis, str)} - read.axes.keys()
+        if undeclared:
+            tried = cls._with_run(_with_constants(read, dict.fromkeys(undeclared, 1)), path, run)
+            read = _with_constants(read, tried.lengths_of_outputs(undeclared))
+        result = cls._with_run(read, path, run)
+        smaller = result.at_smaller_constants(without_asserts)
+        result = replace(result, smaller=smaller)
+        tried = smaller or result
+        ends = pointer_ends(tried.tried(), tried.least, str(path), result.axis_of_smaller)
+        result = replace(result, pointers={**result.pointers, **ends})
+        if smaller is not None:
+            own = pointer_ends(tried.tried(), tried.least, str(path), lambda axis: axis)
+            result = replace(result, smaller=replace(smaller, pointers={**smaller.pointers, **own}))
+        return result
+
+    @classmethod
+    def _with_run(cls, read: _Definition, path: Path, run: Function) -> _Meaning:
+        axes, broken, least = _axes(read, path)
         real = {name: tensor for name, tensor in read.inputs.items() if tensor.shape is not None}
         for name, tensor in (*real.items(), *read.outputs.items()):
             _check(f"{path}: {name}", name, tensor, read)
@@ -278,22 +324,129 @@ class _Meaning:
                 kind = "weight"
             elif kind == pair[0]:
                 kind = "activation"
-            return Array(name, tuple(axes[axis] for axis in tensor.shape or ()), kind)
+            shape = tensor.shape or ()
+            return Array(
+                name, tuple(axes[axis] if isinstance(axis, str) else axis for axis in shape), kind
+            )
 
+        arrays = tuple(array(*item) for item in real.items())
         return cls(
             path=path,
             read=read,
             run=run,
             signature=Signature(
-                tuple(array(*item) for item in real.items()),
+                arrays,
                 _defaults(read, run),
                 tuple(array(*item) for item in read.outputs.items()),
             ),
-            axes=axes,
-            sizes=_sizes([name for name in axes if axes[name] == name]),
+            sizes=_sizes([name for name in axes if axes[name] == name], least),
             dtypes=pair,
             problem=broken,
+            least=least,
+            pointers=_stated_pointers(read, path, axes, arrays),
         )
+
+    def tried(self) -> Reference:
+        """Return the reference with a number for each scalar that nothing gives a value."""
+        numbers = {
+            name: (1 if self.read.inputs[name].dtype in _WHOLE else 0.5)
+            if isinstance(value, float) and math.isnan(value)
+            else value
+            for name, value in self.signature.numbers.items()
+        }
+        return replace(self._reference(numbers), labels=dict)
+
+    def lengths_of_outputs(self, names: AbstractSet[str]) -> dict[str, int]:
+        """Return how long the reference makes axes that only outputs have. Raises OpError."""
+        lengths: dict[str, int] = {}
+        for shapes in shapes_of_outputs(self.tried(), self.least, str(self.path)):
+            for (output, tensor), shape in zip(self.read.outputs.items(), shapes, strict=False):
+                for axis, extent in zip(tensor.shape or (), shape, strict=False):
+                    if isinstance(axis, str) and axis in names:
+                        first = lengths.setdefault(axis, extent)
+                        if first != extent:
+                            raise OpError(
+                                f"{self.path}: {output}.shape: {axis} is no axis, and the "
+                                f"reference makes it {first} and {extent} long; add it to axes"
+                            )
+        for output, tensor in self.read.outputs.items():
+            for axis in tensor.shape or ():
+                if axis in names - lengths.keys():
+                    raise OpError(f"{self.path}: {output}.shape: {axis} is no axis; add it to axes")
+        return lengths
+
+    def at_smaller_constants(self, run: Function) -> _Meaning | None:
+        """Return the definition with small constants in the place of large ones, if it has such.
+
+        It is the first of all ways on which the reference returns outputs of their shapes.
+        run: the reference without its assertions.
+        """
+        sizes = small_sizes(self.tried())
+        if self.elements(sizes) < _LARGE:
+            return None
+        used = {axis for input_ in self.read.inputs.values() for axis in input_.shape or ()}
+        constants = {
+            name: axis.value
+            for name, axis in self.read.axes.items()
+            if isinstance(axis, _Const) and axis.value > _SMALLEST_CONSTANTS[-1] and name in used
+        }
+        all_constants = {axis.value for axis in self.read.axes.values() if isinstance(axis, _Const)}
+        ways = []
+        for first in _SMALLEST_CONSTANTS:
+            powers = (first << place for place in range(len(constants) + len(all_constants)))
+            values = [power for power in powers if power not in all_constants]
+            ranks = dict(zip(sorted(set(constants.values())), values, strict=False))
+            for count in range(1, len(constants) + 1):
+                for names in combinations(constants, count):
+                    alone = values[0] if count == 1 else None
+                    way = {name: alone or ranks[constants[name]] for name in names}
+                    axes = constants | way
+                    ways.append((self.elements(sizes, axes), way))
+
+        def order(item: tuple[int, Mapping[str, int]]) -> tuple[bool, bool, int]:
+            """Put ways that cost nothing first, then those of one constant, as of experts."""
+            elements, way = item
+            return elements > _FEW, elements > _FEW and len(way) > 1, elements
+
+        possible = (way for elements, way in sorted(ways, key=order) if elements < _MOST_ELEMENTS)
+        for way in islice(possible, _MOST_WAYS):
+            try:
+                smaller = _Meaning._with_run(_with_constants(self.read, way), self.path, run)
+                reference = smaller.tried()
+                if smaller.broken(sizes) is not None or not _may_have(reference, sizes):
+                    continue
+                shapes = list(shapes_of_outputs(reference, smaller.least, str(self.path)))
+            except OpError:
+                continue
+            wanted = [
+                [output.shape(sizes_) for output in reference.signature.outputs]
+                for sizes_ in sizes_apart(reference, smaller.least, str(self.path))
+            ]
+            if shapes == wanted:
+                return smaller
+        return None
+
+    def elements(self, sizes: Mapping[str, int], constants: Mapping[str, int] = {}) -> int:
+        """Return how many elements inputs have; constants: of axes by their names."""
+        total = 0
+        for array, input_ in zip(
+            self.signature.arrays,
+            (tensor for tensor in self.read.inputs.values() if tensor.shape is not None),
+            strict=True,
+        ):
+            lengths = zip(array.shape(sizes), input_.shape or (), strict=True)
+            total += math.prod(constants.get(str(axis), extent) for extent, axis in lengths)
+        return total
+
+    def axis_of_smaller(self, axis: Axis) -> Axis:
+        """Return the axis that has this one's place in the definition at smaller constants."""
+        if self.smaller is None:
+            return axis
+        pairs = zip(self.smaller.signature.arrays, self.signature.arrays, strict=True)
+        for smaller, own in pairs:
+            if axis in smaller.axes:
+                return own.axes[smaller.axes.index(axis)]
+        return axis
 
     def numbers(self, lines: Sequence[_Place]) -> dict[str, float]:
         """Return the scalars' values. Raises OpError where two lines differ."""
@@ -318,9 +471,25 @@ class _Meaning:
                 result[name], sources[name] = stated.value, line.where
         return result
 
-    def reference(self, numbers: Mapping[str, float]) -> Reference:
+    def reference(self, numbers: Mapping[str, Constant]) -> Reference:
         """Return the reference of an op with these values of its scalars."""
-        result = Reference(
+        tried = self.smaller or self
+
+        @cache
+        def whole() -> Whole:
+            return whole_numbers(tried.tried(), tried.least, str(self.path), self.axis_of_smaller)
+
+        smaller = None if self.smaller is None else self.smaller.reference(numbers)
+        return replace(
+            self._reference(numbers),
+            labels=lambda: whole().labels,
+            lengths=lambda: whole().lengths,
+            smaller=smaller,
+        )
+
+    def _reference(self, numbers: Mapping[str, Constant]) -> Reference:
+        whole = {array.name for array in self.signature.arrays if not array.is_real}
+        return Reference(
             name=self.read.name,
             written=self.run,
             function=_function(self.run, self.read),
@@ -328,31 +497,18 @@ class _Meaning:
             sizes=self.sizes,
             without=frozenset({"inf"}),  # of exp(x - max x), say, it is nothing that was meant
             dtypes=(self.dtypes,),
-            problem=self._broken,
-            pointers=self._pointers(),
+            problem=self.broken,
+            pointers=self.pointers,
+            uneven=frozenset(filter(LENGTH.search, whole)),
         )
-        return replace(result, labels=cache(partial(_labels, result, self.path)))
 
-    def _broken(self, sizes: Mapping[str, int]) -> str | None:
+    def broken(self, sizes: Mapping[str, int]) -> str | None:
         """Return the constraint that sizes break: one pointer alone is the end of nothing."""
-        pointers = self._pointers()
         for array in self.signature.arrays:
-            axis = pointers.get(array.name)
+            axis = self.pointers.get(array.name)
             if axis is not None and length(axis, sizes) and length(array.axes[0], sizes) < 2:
                 return f"{axis} must be 0 where {array.name} has one element"
         return self.problem(sizes)
-
-    def _pointers(self) -> dict[str, Axis]:
-        """Return the axis at which an argument ends by a constraint, as `n == p[-1]`."""
-        vectors = {array.name for array in self.signature.arrays if len(array.axes) == 1}
-        result = {}
-        for match in filter(None, map(_POINTERS.fullmatch, self.read.constraints or ())):
-            axis, name = match.groups()
-            if axis not in self.axes or name not in vectors:
-                prefix = f"{self.path}: constraints: {match[0]!r}"
-                raise OpError(f"{prefix}: {axis} must be an axis, and {name} an input of one axis")
-            result[name] = self.axes[axis]
-        return result
 
     def cases(
         self, lines: Sequence[_Place], stored: dict[Draw, dict[str, _Stored]]
@@ -362,7 +518,7 @@ class _Meaning:
             self._check(line)
             axes = line.workload.axes
             sizes = {name: axes[name] for name in self.sizes}
-            wrong = self._broken({**sizes, **axes})
+            wrong = self.broken({**sizes, **axes})
             if wrong is not None:
                 raise OpError(f"{line.where}: axes: {wrong}")
             case = case_of(self.read.name, sizes, self.dtypes, "ci")
@@ -384,6 +540,12 @@ class _Meaning:
             if stated is None or (tensor.shape is None) != isinstance(stated, _Scalar):
                 kind = "scalar, with its value" if tensor.shape is None else "random or safetensors"
                 raise OpError(f"{line.where}: inputs.{name}: its type must be {kind}")
+            is_whole = isinstance(stated, _Scalar) and not isinstance(stated.value, float)
+            if isinstance(stated, _Scalar) and tensor.dtype in _WHOLE and not is_whole:
+                raise OpError(
+                    f"{line.where}: inputs.{name}: {stated.value} is no {tensor.dtype}; write a "
+                    "whole number"
+                )
 
 
 def _check_whole(
@@ -400,6 +562,13 @@ def _check_whole(
             ends = int(values[0]), int(values[-1])
             if ends != (0, end) or bool((values.diff() < 0).any()):
                 raise OpError(f"{where} must rise from 0 to {end}, and doesn't")
+        elif array.name in reference.lengths():
+            most = length(reference.lengths()[array.name].most, sizes)
+            parts = reference.lengths()[array.name].parts
+            if parts is not None:
+                most *= length(reference.pointers[parts], sizes)
+            if bool(((values < 0) | (values > most)).any()):
+                raise OpError(f"{where} must be from 0 to {most}, and isn't")
         else:
             end = length(reference.labels()[array.name], sizes)
             wrong = values[(values < -1) | (values >= end)]
@@ -410,10 +579,45 @@ def _check_whole(
                 )
 
 
+def _may_have(reference: Reference, sizes: Mapping[str, int]) -> bool:
+    """Say whether shapes may be those of a reference, as far as it runs on tensors without values.
+
+    A constant that the reference writes as a number fails soon, and large tensors cost nothing.
+    """
+    arrays = reference.signature.arrays
+    empty = {array.name: meta(array.shape(sizes), array.kind) for array in arrays}
+    try:
+        reference.function(**empty, **reference.signature.numbers)
+    except Exception as error:  # noqa: BLE001  # whatever a reference raises
+        return "meta" in str(error).lower()  # it goes by values, which these tensors lack
+    return True
+
+
+def _with_constants(read: _Definition, values: Mapping[str, int]) -> _Definition:
+    """Return a definition with other constants, or further ones."""
+    constants = {name: _Const(type="const", value=value) for name, value in values.items()}
+    return read.model_copy(update={"axes": {**read.axes, **constants}})
+
+
+def _stated_pointers(
+    read: _Definition, path: Path, axes: Mapping[str, Axis], arrays: Sequence[Array]
+) -> dict[str, Axis]:
+    """Return the axis at which an argument ends by a constraint, as `n == p[-1]`."""
+    vectors = {array.name for array in arrays if len(array.axes) == 1}
+    result = {}
+    for match in filter(None, map(_POINTERS.fullmatch, read.constraints or ())):
+        axis, name = match.groups()
+        if axis not in axes or name not in vectors:
+            prefix = f"{path}: constraints: {match[0]!r}"
+            raise OpError(f"{prefix}: {axis} must be an axis, and {name} an input of one axis")
+        result[name] = axes[axis]
+    return result
+
+
 def _axes(
     read: _Definition, path: Path
-) -> tuple[dict[str, Axis], Callable[[Mapping[str, int]], str | None]]:
-    """Return each axis, and a function that names the constraint that sizes break."""
+) -> tuple[dict[str, Axis], Callable[[Mapping[str, int]], str | None], dict[str, int]]:
+    """Return each axis, a function that names the constraint that sizes break, and least sizes."""
     constants = {
         name: axis_.value for name, axis_ in read.axes.items() if isinstance(axis_, _Const)
     }
@@ -429,7 +633,7 @@ def _axes(
     def axis(match: re.Match[str]) -> str:
         """Return the name of a tensor's axis; the text as it is where there is none."""
         shape, place = tensors.get(match[1]) or (), int(match[2])
-        return shape[place] if -len(shape) <= place < len(shape) else match[0]
+        return str(shape[place]) if -len(shape) <= place < len(shape) else match[0]
 
     for written in read.constraints or ():
         where, text = f"{path}: constraints: {written!r}", _LENGTH.sub(axis, written)
@@ -464,7 +668,20 @@ def _axes(
                 return f"{constraint.text} must hold"
         return None
 
-    return axes, broken
+    return axes, broken, _least(axes, constraints)
+
+
+def _least(axes: Mapping[str, Axis], constraints: Sequence[Extent]) -> dict[str, int]:
+    """Return the smallest length of axes that a constraint asks for more than 1 of, alone."""
+    result = {}
+    for name in (name for name, axis in axes.items() if axis == name):
+        alone = [constraint for constraint in constraints if names_in(constraint) == {name}]
+        largest = max((of for item in alone for of in item.constants.values()), default=1)
+        lengths = range(1, 2 * largest + 2)
+        fitting = (n for n in lengths if all(item.of({name: n}) for item in alone))
+        if (first := next(fitting, 1)) > 1:
+            result[name] = first
+    return result
 
 
 def _fulfilling(
@@ -488,16 +705,27 @@ def _names(text: str, where: str) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - {"min", "max"}
 
 
-def _sizes(names: Sequence[str]) -> dict[str, Sizes]:
-    """Return the sizes tried for the free axes: together they make no tensor huge."""
+def _sizes(names: Sequence[str], least: Mapping[str, int]) -> dict[str, Sizes]:
+    """Return the sizes tried for the free axes: together they make no tensor huge.
+
+    least: the smallest of a size, where it isn't 1; all others are as much larger.
+    """
 
     def level(size: int) -> str:
         return "one" if size == 1 else "several" if size < 30 else "many"
 
+    def sizes(more: int) -> Sizes:
+        def raised(values: Sequence[int]) -> tuple[int, ...]:
+            return tuple(value + more for value in values)
+
+        levels = {name: raised(values) for name, values in _SEVERAL.items()}
+        tried = raised(timed) if more < max(timed, default=0) else timed
+        return Sizes("extent", levels, lambda size: level(size - more), raised(large), tried)
+
     alone = len(names) == 1
     large = (17, 1, 133, 1151) if alone else (17, 3, 48, 33)
     timed = (4096, 16384, 2048, 128) if alone else ()
-    return {name: Sizes("extent", _SEVERAL, level, large, timed) for name in names}
+    return {name: sizes(least.get(name, 1) - 1) for name in names}
 
 
 def _check(where: str, name: str, tensor: _Tensor, read: _Definition) -> None:
@@ -507,97 +735,31 @@ def _check(where: str, name: str, tensor: _Tensor, read: _Definition) -> None:
     if tensor.shape is None:
         raise OpError(f"{where}.shape: an output is a tensor; write its axes")
     for axis in tensor.shape:
-        if axis not in read.axes:
+        if isinstance(axis, int) and axis < 1:
+            raise OpError(f"{where}.shape: {axis} is no length; write an axis, or 1 or more")
+        if isinstance(axis, str) and axis not in read.axes and name in read.inputs:
             raise OpError(f"{where}.shape: {axis} is no axis; add it to axes")
     dtypes = [*_DTYPES, *_CODES, *_WHOLE]
     if tensor.dtype not in dtypes:
         raise OpError(f"{where}.dtype: {tensor.dtype} isn't read; there are {', '.join(dtypes)}")
 
 
-def _labels(reference: Reference, path: Path) -> dict[str, Axis]:
-    """Return the axis whose places an argument holds: the first place past it fails.
-
-    Each is tried alone, on sizes that differ, the others being 0. Raises OpError.
-    """
-    arrays = [array for array in reference.signature.arrays if not array.is_real]
-    any_value = {torch.bool, *_BYTES.values()}
-    unknown = [
-        array
-        for array in arrays
-        if array.kind not in any_value and array.name not in reference.pointers
-    ]
-    if not unknown:
-        return {}
-    every = [axis for array in reference.signature.arrays for axis in array.axes]
-    apart = [size for size in range(2, 24) if size not in every]
-    pairs = (array.axes[:2] for array in reference.signature.real if len(array.axes) > 2)
-    joined = [  # pages and their size, of which a reference may make one axis
-        Extent(f"{one} * {other}", {})
-        for one, other in pairs
-        if not isinstance(one, Extent) and not isinstance(other, Extent) and 1 not in (one, other)
-    ]
-    names = list(reference.sizes)
-    drawn = (
-        dict(zip(names, permutation, strict=True))
-        for permutation in permutations(apart, len(names))
-    )
-
-    def tells(sizes: Mapping[str, int]) -> bool:
-        lengths = {length(axis, sizes) for axis in every}
-        return reference.problem(sizes) is None and lengths.isdisjoint(
-            extent.of(sizes) for extent in joined
-        )
-
-    sizes = next(filter(tells, drawn), None)
-    if sizes is None:
-        raise OpError(f"{path}: constraints: no sizes from 2 to 23 that differ fulfil them")
-    case = case_of(reference.name, sizes, reference.dtypes[0], "ci")
-    zeros = dict.fromkeys((array.name for array in unknown), 1)
-    inputs = replace(reference, labels=lambda: zeros).inputs(case, torch.device("cpu"))
-    inputs = {
-        name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
-        for name, value in inputs.items()
-    }
-
-    def runs(name: str, value: int) -> bool:
-        try:
-            truth(
-                reference.function, {**inputs, name: torch.full_like(required(inputs, name), value)}
-            )
-        except Exception:  # noqa: BLE001  # whatever a reference raises
-            return False
-        return True
-
-    result = {}
-    for array in unknown:
-        # Of axes of one length a size is meant, not what follows from it.
-        named = [*joined, *sorted(every, key=lambda axis: isinstance(axis, str))]
-        lengths = {length(axis, sizes): axis for axis in named}
-        ends = (n for n in sorted(lengths) if not runs(array.name, n))
-        end = next(ends, 0)
-        if not end or not runs(array.name, end - 1):
-            raise OpError(
-                f"{path}: {array.name}.dtype: {str(array.kind).removeprefix('torch.')}, and "
-                "nothing says which values of it are valid: the first that the reference fails on "
-                "is no axis's length; write an op of your own (docs/how-to/own-op.md)"
-            )
-        result[array.name] = lengths[end]
-    return result
-
-
 def _run(
-    read: _Definition, path: Path, named_inputs: frozenset[str]
+    read: _Definition, path: Path, named_inputs: frozenset[str], optimize: int = 0
 ) -> tuple[Function, dict[str, _Tensor]]:
     """Return the reference's function, the last one if none is called run, and its inputs.
 
-    An optional input that it has a default for is none of them, unless that is a number or the
-    input is given. Where a parameter has another name, its place says which input it is.
+    Whole numbers that the reference doesn't take are none of them: no result says which of their
+    values are valid. An optional input that it has a default for is none of them either, unless
+    that is a number or the input is given. Where a parameter has another name, its place says which
+    input it is. optimize: as in `compile`; 1 leaves out assertions.
     """
     file = f"{path}: reference"  # what sentences name, with a line
     names = {"torch": torch, "math": math, "F": torch.nn.functional}  # others' files take for given
     space: dict[str, Any] = {"__name__": read.name, **names}
     try:
-        exec(compile(read.reference, file, "exec"), space)  # noqa: S102  # a user's, as in --ops
+        code = compile(read.reference, file, "exec", optimize=optimize)
+        exec(code, space)  # noqa: S102  # a user's, as in --ops
     except Exception as error:
         message = " ".join(str(error).split())
         raise OpError(f"{file}: it can't be run: {type(error).__name__}: {message}") from error
@@ -616,6 +778,12 @@ def _run(
         return needed or name in named_inputs or not read.inputs[name].optional
 
     inputs = {name: tensor for name, tensor in read.inputs.items() if is_passed(name)}
+    if len(parameters) < len(inputs) and parameters.keys() <= inputs.keys():
+        inputs = {
+            name: tensor
+            for name, tensor in inputs.items()
+            if name in parameters or tensor.dtype not in _WHOLE
+        }
     called = {
         name: other
         for name, other in zip(read.inputs, parameters, strict=False)
@@ -676,7 +844,9 @@ def _function(run: Function, read: _Definition) -> Function:
             raise TypeError("it returns something else than the tensors of outputs")
         return tuple(returned)
 
-    return update_wrapper(function, run)
+    result = update_wrapper(function, run)
+    result.__dict__["goes_by_values"] = True  # a reference of others isn't to be written anew
+    return result
 
 
 def _text(path: Path) -> str:

@@ -55,7 +55,7 @@ class Extent:
     """An axis as long as an expression of sizes says, as `h_kv * 4`; constants: names in it."""
 
     text: str
-    constants: Mapping[str, int]
+    constants: Mapping[str, int] = field(hash=False)
 
     def of(self, sizes: Mapping[str, int]) -> int:
         """Return the length. Raises NameError, and the errors of the expression."""

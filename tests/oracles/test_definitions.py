@@ -318,10 +318,6 @@ _WRONG = {
         "constraints: 'A.shape[2] == K': A is no axis",
     ),
     "a name with dashes": (_changed(PRODUCT, "name", to="a-b"), "name: String should match"),
-    "a branch by values": (
-        _taking("return A @ B.T if A.sum() > 0 else A @ B.T * 2"),
-        "reference:4: it goes by a tensor's values",
-    ),
     "no rule": (_taking("return torch.linalg.svd(A)[0] @ A @ B.T"), "reference:4: "),
     "random numbers": (_taking("return torch.rand_like(A) @ B.T"), "reference:4: it draws random"),
     "an input that is changed": (
