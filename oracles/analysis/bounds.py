@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -71,6 +72,32 @@ _OPERANDS = {
 _EXPONENTIALS = {
     *(_aten.exp.default, _aten.exp2.default, _aten.sigmoid.default, _aten.silu.default),
     _aten._softmax.default,  # noqa: SLF001
+}
+
+
+def _tanh(x: Tensor) -> Tensor:
+    """Return tanh by an exponential, which loses more than tanh near 0."""
+    return torch.copysign(1 - 2 / ((2 * x.abs()).exp() + 1), x)
+
+
+def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """Return GELU, by this form of tanh where it is by a tanh."""
+    if approximate == "none":
+        return torch.nn.functional.gelu(x)
+    return x * (1 + _tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))) / 2
+
+
+def _on_a_grid(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return a function's values with an absolute error, as a GPU's fast sine has it."""
+    return (function(x) * 2**20).round() * 2.0**-20
+
+
+# The least exact forms that kernels use in fp32. The bounds have room for them.
+_FORMS: dict[object, Callable[..., Tensor]] = {
+    _aten.tanh.default: _tanh,
+    _aten.gelu.default: _gelu,
+    _aten.sin.default: partial(_on_a_grid, torch.sin),
+    _aten.cos.default: partial(_on_a_grid, torch.cos),
 }
 
 
@@ -396,7 +423,7 @@ def _is_finite(size: Tensor) -> bool:
 
 
 class _Kernel(TorchDispatchMode):
-    """The casts that a kernel makes, and operands of products as it reads them.
+    """The casts that a kernel makes, operands of products as it reads them, forms of functions.
 
     A GPU's fast exponentials have no subnormals.
     """
@@ -422,7 +449,7 @@ class _Kernel(TorchDispatchMode):
             cut = list(args)
             cut[_OPERANDS[func]] = map(tf32, args[_OPERANDS[func]])
             args = tuple(cut)
-        result = func(*args, **(kwargs or {}))
+        result = _FORMS.get(func, func)(*args, **(kwargs or {}))
         if func in _EXPONENTIALS and not self.arithmetic.numerics.gradual_underflow:
             result.masked_fill_(result.abs() < FLUSHED, 0)
         return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -306,3 +307,45 @@ def test_attention_inside_a_module_is_read_as_products_and_a_softmax() -> None:
     error = (reference(**given).detach().double() - exact.detach()).abs()
     assert bool((error <= bound.deterministic).all())
     assert float(bound.deterministic.max()) < 1e-4
+
+
+def _by_exponential(x: Tensor) -> Tensor:
+    return torch.sign(x) * (1 - 2 / ((2 * x.abs()).exp() + 1))
+
+
+def _by_fast_sine(x: Tensor) -> Tensor:
+    return (torch.sin(x.double()) + 2.0**-21.5 * torch.sin(1000 * x.double())).float()
+
+
+@pytest.mark.parametrize(
+    ("function", "kernel"),
+    [
+        (torch.tanh, _by_exponential),
+        (torch.sin, _by_fast_sine),
+        (
+            partial(F.gelu, approximate="tanh"),
+            lambda x: x * 0.5 * (1 + _by_exponential(0.7978846 * (x + 0.044715 * x * x * x))),
+        ),
+    ],
+    ids=["tanh", "sin", "gelu by tanh"],
+)
+@pytest.mark.parametrize("scale", [0.1, 1.0, 4.0])
+def test_kernel_by_a_usual_form_of_a_function_is_like_the_emulation(
+    function: Callable[[Tensor], Tensor], kernel: Callable[[Tensor], Tensor], scale: float
+) -> None:
+    """No block of a sound kernel has larger errors than twice the emulation's and an eighth."""
+
+    def reference(x: Tensor) -> tuple[Tensor]:
+        return (function(x),)
+
+    x = scale * torch.randn(64, 96, generator=torch.Generator().manual_seed(0))
+    inputs, single = {"x": x}, (torch.float32,)
+    (exact,), (bound,) = truth(reference, inputs), bounds(reference, inputs, Numerics(), single)
+    (emulated,) = emulate(reference, inputs, Numerics(), single)
+    z_kernel, z_emulation = (
+        ((values.double() - exact).abs() / bound.deterministic).max().item()
+        for values in (kernel(x), emulated)
+    )
+    assert z_kernel <= 1
+    assert z_emulation <= 1
+    assert z_kernel <= 2 * z_emulation + 1 / 8
