@@ -449,7 +449,8 @@ class _Kernel(TorchDispatchMode):
             cut = list(args)
             cut[_OPERANDS[func]] = map(tf32, args[_OPERANDS[func]])
             args = tuple(cut)
-        result = _FORMS.get(func, func)(*args, **(kwargs or {}))
+        form: Callable[..., Any] = _FORMS.get(func, func)
+        result = form(*args, **(kwargs or {}))
         if func in _EXPONENTIALS and not self.arithmetic.numerics.gradual_underflow:
             result.masked_fill_(result.abs() < FLUSHED, 0)
         return result

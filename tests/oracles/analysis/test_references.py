@@ -314,7 +314,8 @@ def _by_exponential(x: Tensor) -> Tensor:
 
 
 def _by_fast_sine(x: Tensor) -> Tensor:
-    return (torch.sin(x.double()) + 2.0**-21.5 * torch.sin(1000 * x.double())).float()
+    wave = torch.sin(1000 * x.double())
+    return torch.sin(x.double()).add(wave, alpha=2.0**-21.5).float()
 
 
 @pytest.mark.parametrize(
