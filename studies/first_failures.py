@@ -10,12 +10,10 @@ until a row fails. The study prints the rows and seconds that each defect took, 
 
 from __future__ import annotations
 
-import itertools
-import multiprocessing
 import os
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
@@ -30,11 +28,10 @@ from kernel_workbench.suites.accuracy.order import by_early_death
 from tests.mutants import catalogue
 from tests.mutants.bench import Bench, Outcome
 from tests.mutants.mutant import Mutant, ci_cases
+from tests.mutants.processes import outcomes_of
 
-_TOGETHER = 12  # mutants of an op that one process tries in turn, and computes truths for once
 _FEW = 10  # rows that a defect should need at most
 Serves = Callable[[Case], bool]
-_bench: Bench | None = None
 
 
 def cases_in_order(order: str, most: int, mutant: Mutant, serves: Serves) -> Iterable[Case]:
@@ -48,23 +45,6 @@ def cases_in_order(order: str, most: int, mutant: Mutant, serves: Serves) -> Ite
     """
     served = list(filter(serves, ci_cases(mutant.op).values()))
     return (by_early_death(OPS[mutant.op], served) if order == "suite" else served)[:most]
-
-
-def _tried(order: str, most: int, mutants: Sequence[Mutant]) -> list[Outcome]:
-    global _bench  # noqa: PLW0603 (a process has one judge for all mutants)
-    if _bench is None:
-        torch.set_num_threads(1)
-        _bench = Bench(torch.device("cpu"), partial(cases_in_order, order, most))
-        _bench.run.briefly = True
-    return [_bench(mutant) for mutant in mutants]
-
-
-def _groups(mutants: Sequence[Mutant]) -> Iterator[tuple[Mutant, ...]]:
-    ordered = sorted(mutants, key=lambda mutant: mutant.op)
-    for _, of_op in itertools.groupby(ordered, lambda mutant: mutant.op):
-        same_op = tuple(of_op)
-        for start in range(0, len(same_op), _TOGETHER):
-            yield same_op[start : start + _TOGETHER]
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
@@ -98,15 +78,13 @@ def main() -> int:
         return 2
     outcomes: list[Outcome] = []
     try:
-        with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-            task = partial(_tried, options.order, options.most)
-            for group in pool.imap_unordered(task, _groups(mutants)):
-                for outcome in group:
-                    rule = outcome.rule or "not found"
-                    name = outcome.mutant.name
-                    line = f"{outcome.tried:4} rows {outcome.seconds:6.1f} s  {name:44} {rule}"
-                    print(line, outcome.case or "", flush=True)
-                outcomes += group
+        order = partial(cases_in_order, options.order, options.most)
+        make = partial(Bench, torch.device("cpu"), order, briefly=True)
+        for outcome in outcomes_of(mutants, options.jobs, make):
+            outcomes.append(outcome)
+            rule, name = outcome.rule or "not found", outcome.mutant.name
+            line = f"{outcome.tried:4} rows {outcome.seconds:6.1f} s  {name:44} {rule}"
+            print(line, outcome.case or "", flush=True)
     finally:
         print(f"in the order of the {options.order}: {summary(outcomes)}")
     return 0

@@ -164,9 +164,8 @@ class BenchSuite(Suite[BenchRow]):
     def finish(self, progress: Progress) -> Iterator[BenchRow]:
         """Yield the rows of --function."""
         if self.options.function:
-            from kernel_workbench.kernels.model_calls import (  # noqa: PLC0415  # other runs need no kernel here
-                MODEL_CALLS,
-            )
+            # Other runs need none of our kernels in this process.
+            from kernel_workbench.kernels.model_calls import MODEL_CALLS  # noqa: PLC0415
 
             yield from function_rows(MODEL_CALLS, self.device, progress)
 

@@ -65,17 +65,19 @@ class Bench:
     """A judge, and the workers that it takes for one mutant after the other; `close` ends them.
 
     order: (mutant, whether it serves a case) -> the cases to try, until one fails.
+    briefly: generated cases are called once, as in a run of `ci`.
     """
 
     device: torch.device
     order: Callable[[Mutant, Callable[[Case], bool]], Iterable[Case]] = own_cases_first
+    briefly: bool = False
     run: Run = field(init=False)
     server: ForkServer | None = None
     _plain: Workers = field(init=False)
     _sound: dict[tuple[str, str, str], AccuracyRow] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.run = Run(self.device, DEFAULT_SM)
+        self.run = Run(self.device, DEFAULT_SM, briefly=self.briefly)
         self._plain = self._workers((PLAIN, *own_ops.RIGHT), None, _TIME_LIMIT_S)
         self._plain.kernels()
         self.server = self._plain.server
