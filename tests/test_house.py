@@ -8,14 +8,19 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
+import dependency_groups
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import kernel_workbench
 from kernel_workbench import bare_names, oracles
 from kernel_workbench.oracles.op import Op
 from tests import ROOT
+from tests.builders import python_server
 
 ROOMS = ("oracles", "kernels", "profiles", "reports", "studies", "suites", "tests")
 # Hidden folders hold environments and caches, but for these two.
@@ -257,6 +262,45 @@ def test_compiler_is_pinned_as_the_readme_says(name: str) -> None:
     assert pinned is not None
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert re.search(rf"{name}\W+{re.escape(pinned[1])}\b", readme, re.IGNORECASE)
+
+
+def _installed_by(group: str) -> set[str]:
+    """Give the distributions that a group of pyproject.toml installs, and what these need."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    waiting, found = list(dependency_groups.resolve(groups, group)), set[str]()
+    while waiting:
+        wanted = Requirement(waiting.pop())
+        name = canonicalize_name(wanted.name)
+        if name in found or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
+            continue
+        found.add(name)
+        try:
+            waiting += metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _imported(file: Path) -> set[str]:
+    """Give the top-level names that a module imports, wherever in it."""
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    plain = [each.name for node in nodes if isinstance(node, ast.Import) for each in node.names]
+    froms = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    return {name.partition(".")[0] for name in (*plain, *froms)}
+
+
+def test_tests_import_what_their_group_installs() -> None:
+    """`nox -s tests` runs where no other session has installed anything."""
+    installed = _installed_by("test")
+    names = set.union(*(_imported(file) for file in (ROOT / "tests").rglob("*.py")))
+    names |= {each.partition(".")[0] for each in python_server._LOADED}
+    homes = metadata.packages_distributions()
+    missing = {
+        name: homes[name]
+        for name in names & homes.keys()
+        if not {canonicalize_name(home) for home in homes[name]} & installed
+    }
+    assert missing == {}
 
 
 def test_hook_runs_the_pinned_ruff() -> None:

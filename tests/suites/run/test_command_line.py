@@ -53,8 +53,8 @@ KERNEL = """
         dx = (g - c1 - x_hat * c2) * rstd.unsqueeze(-1)
         return dx, (dy * x_hat).sum(rows), dy.sum(rows) {last}
 """
-# Three to eight calls make a row: two to five rows end.
-STUCK = "CALLS.append(1); len(CALLS) > 14 and (pathlib.Path({marker!r}).touch(), time.sleep(600))"
+# A row makes three to nine calls, by chance: some rows end, and most of the 69 don't.
+STUCK = "CALLS.append(1); len(CALLS) > 30 and (pathlib.Path({marker!r}).touch(), time.sleep(600))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,8 @@ class Folder:
     def run_in_little_space(self, name: str, *options: str) -> Ran:
         """Run the suite where no file may grow past 24 blocks of the shell: a header, some rows."""
         results = self.results(name)
-        limited = ["sh", "-c", 'ulimit -f 24; exec "$@"', "sh"]
+        # Python 3.11 keeps a compiled module that the limit cut off, and no process could load it.
+        limited = ["sh", "-c", 'ulimit -f 24; PYTHONDONTWRITEBYTECODE=1 exec "$@"', "sh"]
         # An arena is a file too, in memory.
         options = ("--device", "cpu", "--in-process", *options)
         command = [*limited, *_command(results, *options)]
@@ -303,7 +304,9 @@ def test_killed_run_leaves_a_record_that_renders(runs: Runs) -> None:
     assert report.stdout.lstrip().startswith("INCOMPLETE")
     assert "the run did not finish" in report.stderr
     assert report.stderr.count("\n") == 1
-    assert [row.status for row in ran.record.rows].count("passed") in (2, 3, 4, 5)
+    statuses = [row.status for row in ran.record.rows if row.status != "refused"]
+    assert set(statuses) == {"passed"}
+    assert len(ran.record.rows) < ran.record.header.planned_rows
 
 
 def test_interrupted_run_reports_what_ran(runs: Runs) -> None:
@@ -311,7 +314,7 @@ def test_interrupted_run_reports_what_ran(runs: Runs) -> None:
     ran = runs("interrupted")
     assert ran.status == pytest.ExitCode.INTERRUPTED
     assert "Traceback" not in ran.out + ran.err
-    assert re.search(r"INCOMPLETE .* [2-5] passed, 0 failed", ran.out)
+    assert re.search(r"INCOMPLETE .* [1-9]\d* passed, 0 failed", ran.out)
     assert ran.record.end is not None
     assert ran.record.end.interrupted
     assert ran.record.end.exit_status == ExitStatus.INCOMPLETE
