@@ -4,14 +4,19 @@ Side A is the ref's tree, or an older kernel file; side B is this tree with its 
 Processes run in the order A B B A, --rounds times, so that a steady drift of the machine affects
 both sides alike. A process is a whole run of the suite in its side's tree. The processes of a side
 become one record, and the run ends with a comparison of the two records.
+
+With --changed, the code that each side compiles is compared first, and only rows whose code differs
+are timed.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,20 +26,29 @@ from kernel_workbench.reports.comparison.__main__ import main as compare
 from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.record import RecordError
 from kernel_workbench.suites import ROOT
+from kernel_workbench.suites.bench.changed_code import leave_out_same_code
 from kernel_workbench.suites.bench.processes import pytest_arguments
 from kernel_workbench.suites.bench.rounds import BenchSide, TimedSides, time_in_turn
+from kernel_workbench.suites.bench.suite import BenchSuite
 from kernel_workbench.suites.bench.worktrees import TreeError, commit_of, is_dirty, tree_of
 from kernel_workbench.suites.run.commands import with_values, without
 from kernel_workbench.suites.run.exit_status import in_pytest
 from kernel_workbench.suites.run.option_table import OF_FILES, BenchOptions
 from kernel_workbench.suites.run.options import DEVICE
 from kernel_workbench.suites.run.session import typed
+from kernel_workbench.suites.run.suite import Pair
 
 _SUITE = "kernel_workbench/suites/bench"
 _EARLIER = ("suites/bench", "suites/throughput")  # the suite's names in earlier commits
 _ORDER = "ABBA"
 _ROUNDS = 2  # the fewest rounds whose four processes a side resolve 2 %
-_OWN = {"--against": True, "--rounds": True, "--results": True, "--gate": False}
+_OWN = {
+    "--against": True,
+    "--rounds": True,
+    "--results": True,
+    "--gate": False,
+    "--changed": False,
+}
 
 
 def run_against(config: pytest.Config, options: BenchOptions, older: str) -> int:
@@ -54,7 +68,19 @@ def run_against(config: pytest.Config, options: BenchOptions, older: str) -> int
         *_ours_alone(config, options),
     )
     try:
-        with two_sides(older, options.kernels, arguments, folder) as sides:
+        with (
+            two_sides(older, options.kernels, arguments, folder) as sides,
+            tempfile.TemporaryDirectory(prefix="kernel-workbench-") as scratch,
+        ):
+            if options.changed:
+                pairs, sm = _planned(config, options)
+                changed = leave_out_same_code(sides, pairs, sm, Path(scratch))
+                if changed is None:
+                    print(
+                        "bench: every row runs the same compiled code on both sides: none is timed"
+                    )
+                    return ExitStatus.RIGHT
+                sides = changed
             timed = time_in_turn(
                 in_order(sides, options.rounds or _ROUNDS),
                 Path(options.results).resolve(),
@@ -67,6 +93,23 @@ def run_against(config: pytest.Config, options: BenchOptions, older: str) -> int
     except KeyboardInterrupt:
         print("bench: interrupted before any process had begun", file=sys.stderr)
         return int(pytest.ExitCode.INTERRUPTED)
+
+
+def _planned(config: pytest.Config, options: BenchOptions) -> tuple[Sequence[Pair], int]:
+    """Return the pairs that side B times, and the GPU's generation. Raises UsageError."""
+    device = config.stash[DEVICE]
+    if device.type == "cpu":
+        raise pytest.UsageError(
+            "--changed: it compares code that is compiled for a GPU, and --device cpu has none; "
+            "leave it out"
+        )
+    ours_alone = "--no-baselines" in _ours_alone(config, options)
+    suite = BenchSuite(replace(options, no_baselines=options.no_baselines or ours_alone), device)
+    try:
+        pairs = [pair for pair in suite.plan() if suite.refusal(*pair) is None]
+    finally:
+        suite.close()
+    return pairs, suite.sm
 
 
 def in_order(sides: tuple[BenchSide, BenchSide], rounds: int) -> list[BenchSide]:

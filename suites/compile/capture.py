@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from types import CodeType, ModuleType
 from typing import Any, Protocol
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.op import Case
@@ -102,21 +103,35 @@ class CapturedLaunch:
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
+@dataclass(frozen=True)
+class Step:
+    """One thing that a call does on the GPU: a launch, or an operation of PyTorch.
+
+    name       the operation's name; "" for a launch
+    arguments  what it is given, as text: the grid and numbers, and the places of tensors
+    launch     the launch; None for an operation
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    launch: CapturedLaunch | None = None
+
+
 class _LaunchNoter:
     """Replaces a compiled kernel, and keeps its launch instead of running it."""
 
     function = None
     packed_metadata = None
 
-    def __init__(self, launch: CapturedLaunch, launches: list[CapturedLaunch]) -> None:
-        self._launch, self._launches = launch, launches
+    def __init__(self, launch: CapturedLaunch, steps: list[Step]) -> None:
+        self._launch, self._steps = launch, steps
 
     def launch_metadata(self, *_: object) -> None:
         """Return None: no hook hears of a launch."""
 
-    def run(self, *_: object) -> None:
+    def run(self, *arguments: object) -> None:
         """Keep the launch."""
-        self._launches.append(self._launch)
+        self._steps.append(Step("", tuple(map(_described, arguments)), self._launch))
 
     def result(self) -> _LaunchNoter:
         """Return itself: some versions wrap a kernel that is compiled in the background."""
@@ -129,7 +144,7 @@ class NoteTaker:
     def __init__(self) -> None:
         import triton.compiler  # noqa: PLC0415  (the process decides first how it is to be imported)
 
-        self._launches: list[CapturedLaunch] = []
+        self._steps: list[Step] = []
         self.compile = triton.compiler.compile
         triton.compiler.compile = self._note
 
@@ -141,22 +156,65 @@ class NoteTaker:
         **_: object,
     ) -> _LaunchNoter:
         launch = CapturedLaunch(src, target, dict(options or {}), src.fn.__name__.strip("_"))
-        return _LaunchNoter(launch, self._launches)
+        return _LaunchNoter(launch, self._steps)
 
     def of_call(self, kernel: Kernel, case: Case) -> tuple[CapturedLaunch, ...]:
         """Return the distinct launches of one call of `kernel` on the inputs of `case`.
 
         Raises CaptureError.
         """
+        launches = (step.launch for step in self.steps(kernel, case))
+        return tuple({launch.key: launch for launch in launches if launch is not None}.values())
+
+    def steps(self, kernel: Kernel, case: Case) -> tuple[Step, ...]:
+        """Return what one call does on the GPU, in order. Raises CaptureError."""
         inputs = kernel.op.inputs(case, torch.device("cpu"))
         arguments = {name: on_paper(value) for name, value in inputs.items()}
-        self._launches.clear()
+        self._steps.clear()
         try:
-            with Placing():
+            with Placing(), _OperationNoter(self._steps):
                 kernel.function(**arguments)
         except Exception as error:
             raise CaptureError(_message(error, kernel, case)) from error
-        return tuple({launch.key: launch for launch in self._launches}.values())
+        return tuple(self._steps)
+
+
+class _OperationNoter(TorchDispatchMode):
+    """A mode that keeps each operation of PyTorch as a step."""
+
+    def __init__(self, steps: list[Step]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._steps = steps
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401 (an operation has no public type)
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        """Keep the operation, and do it."""
+        del types
+        named = kwargs or {}
+        described = [*map(_described, args), *(f"{k}={_described(v)}" for k, v in named.items())]
+        self._steps.append(Step(str(func), tuple(described)))
+        return func(*args, **named)
+
+
+def _described(value: object) -> str:
+    """Return an argument as text that is the same in every process.
+
+    >>> _described(torch.zeros(2, 3)[:, :2]), _described((1, None))
+    ('float32[2, 2] by [3, 1]', '(1, None)')
+    """
+    if isinstance(value, torch.Tensor):
+        dtype = str(value.dtype).removeprefix("torch.")
+        return f"{dtype}{list(value.shape)} by {list(value.stride())}"
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(map(_described, value))})"
+    if value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device)):
+        return str(value)
+    return type(value).__name__
 
 
 def _message(error: Exception, kernel: Kernel, case: Case) -> str:

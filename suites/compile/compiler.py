@@ -22,7 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from kernel_workbench.suites.compile.capture import CapturedLaunch
-from kernel_workbench.suites.compile.sass import Instruction, code_sections, mix_of, parsed
+from kernel_workbench.suites.compile.sass import (
+    Instruction,
+    code_hash,
+    code_sections,
+    mix_of,
+    parsed,
+)
 
 KNOWN_TRITON = ("3.6", "3.7")
 # Raised when a measured figure changes its meaning: the cache ignores entries of other numbers.
@@ -123,6 +129,16 @@ class Compiler:
             return ()
         with _file(cubin) as name:
             return tuple(parsed(_output([path, "-g", "-c", "-ndf", name])))
+
+    def code_hash(self, launch: CapturedLaunch) -> str | None:
+        """Return a hash of all that runs at a launch, besides its arguments; None if unread."""
+        measured, cubin = self._built(launch)
+        if measured.problem is not None or cubin is None:
+            return None
+        try:
+            return f"{code_hash(cubin)} {measured.warps} {measured.shared_bytes}"
+        except ValueError:
+            return None
 
     def _built(self, launch: CapturedLaunch) -> tuple[Measured, bytes | None]:
         """Compile a launch; return the figures known before disassembly, and the cubin."""

@@ -12,6 +12,7 @@ count is the least that a trip issues.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -188,17 +189,32 @@ def code_sections(cubin: bytes) -> bytes:
 
     Raises ValueError if the cubin is no such file.
     """
-    if cubin[:5] != b"\x7fELF\x02":
-        raise ValueError("the cubin is no ELF file of 64 bits")
-    names_at, sections = _sections(cubin)
-    code = b""
-    for name_at, offset, size in sections:
-        name = cubin[names_at + name_at : cubin.index(b"\0", names_at + name_at)]
-        if name.startswith(b".text."):
-            code += cubin[offset : offset + size]
+    code = _contents(cubin, b".text.")
     if not code:
         raise ValueError("the cubin has no .text section")
     return code
+
+
+def code_hash(cubin: bytes) -> str:
+    """Return a hash of a cubin's machine code, its constants and what a launch needs to know.
+
+    Source lines don't count. Raises ValueError if the cubin is no 64-bit ELF file.
+    """
+    executed = code_sections(cubin) + _contents(cubin, b".nv.constant", b".nv.info")
+    return hashlib.sha256(executed).hexdigest()
+
+
+def _contents(cubin: bytes, *names: bytes) -> bytes:
+    """Return the bytes of the sections whose names start with one of these, in order."""
+    if cubin[:5] != b"\x7fELF\x02":
+        raise ValueError("the cubin is no ELF file of 64 bits")
+    names_at, sections = _sections(cubin)
+    contents = b""
+    for name_at, offset, size in sections:
+        name = cubin[names_at + name_at : cubin.index(b"\0", names_at + name_at)]
+        if name.startswith(names):
+            contents += cubin[offset : offset + size]
+    return contents
 
 
 def _sections(cubin: bytes) -> tuple[int, list[tuple[int, int, int]]]:

@@ -6,6 +6,8 @@ runs.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -22,6 +24,7 @@ from kernel_workbench.suites.compile.stand_in import install
 from kernel_workbench.suites.sandbox.wire import Message, case_of
 
 _Kernels = Mapping[tuple[str, str], Kernel]
+_PYTORCHS_OWN = ("aten.", "prim.", "prims.")
 _LOST = "a second call made another launch than the first: the host code isn't repeatable"
 
 
@@ -31,6 +34,7 @@ def run_task(kernels: _Kernels, settings: Message) -> Message:
     take     return the launches of a call, as a list of `workers.Noted`, or a sentence
     compile  compile launches, named by key and call, and return a `Measured` for each
     locate   return the text and source line of an instruction that breaks a claim, or None
+    hash     return a hash of what a call runs on the GPU, or None where that can't be told
 
     `settings["scratch"]` is a folder for Triton's cache, which no later run reads.
     """
@@ -40,6 +44,8 @@ def run_task(kernels: _Kernels, settings: Message) -> Message:
         answer = here.take(kernels, settings["call"])
     elif settings["do"] == "compile":
         answer = here.compile(kernels, settings["wanted"])
+    elif settings["do"] == "hash":
+        answer = here.hash_of(kernels, settings["call"])
     else:
         launch = here.launch(kernels, settings["key"], settings["call"])
         kind, values = settings["claim"]
@@ -60,6 +66,7 @@ class _Generation:
         self._notes = NoteTaker()
         self.compiler = Compiler(self._notes.compile, sm)
         self._launches: dict[str, CapturedLaunch] = {}
+        self._codes: dict[str, str | None] = {}
 
     def take(self, kernels: _Kernels, call: Message) -> list[dict[str, Any]] | str:
         """Return the launches of a call, as `workers.Noted` has them, or a sentence."""
@@ -80,6 +87,34 @@ class _Generation:
             }
             for launch in launches
         ]
+
+    def hash_of(self, kernels: _Kernels, call: Message) -> str | None:
+        """Return a hash of what a call runs on the GPU, or None where that can't be told.
+
+        It can't be told for a call that launches nothing by Triton, or that calls an operation
+        which isn't PyTorch's own.
+        """
+        kernel = kernels.get((call["op"], call["kernel"]))
+        if kernel is None:
+            return None
+        try:
+            steps = self._notes.steps(kernel, case_of(call["case"]))
+        except CaptureError:
+            return None
+        codes = [
+            step.name if step.launch is None else self._code_hash(step.launch) for step in steps
+        ]
+        operations = [step.name for step in steps if step.launch is None]
+        known = all(name.startswith(_PYTORCHS_OWN) for name in operations)
+        if None in codes or len(operations) == len(steps) or not known:
+            return None
+        described = [(code, step.arguments) for code, step in zip(codes, steps, strict=True)]
+        return hashlib.sha256(json.dumps(described).encode()).hexdigest()
+
+    def _code_hash(self, launch: CapturedLaunch) -> str | None:
+        if launch.key not in self._codes:
+            self._codes[launch.key] = self.compiler.code_hash(launch)
+        return self._codes[launch.key]
 
     def launch(self, kernels: _Kernels, key: str, call: Message) -> CapturedLaunch | None:
         """Return the launch of a key; capture it again if another process captured it."""

@@ -162,7 +162,36 @@ class Locate:
         """Return None, the answer for a worker that ended."""
 
 
-Task = Take | Compile | Locate
+@dataclass(frozen=True, slots=True)
+class Hash:
+    """Hash what a call runs on the GPU; the answer is a text, or None where that can't be told."""
+
+    call: NamedCall
+
+    @property
+    def name(self) -> str:
+        """The kernel and case, for a line of progress."""
+        return f"{self.call.kernel} on {self.call.case.id()}"
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds that it may take."""
+        return _CALL_S + _COMPILE_S
+
+    @property
+    def message(self) -> Message:
+        """The task as a JSON object."""
+        return {"do": "hash", "call": self.call.message}
+
+    def read(self, answer: object) -> str | None:
+        """Parse a worker's answer. Raises ValidationError."""
+        return _TEXT.validate_python(answer)
+
+    def lost(self, _: str) -> None:
+        """Return None, the answer for a worker that ended."""
+
+
+Task = Take | Compile | Locate | Hash
 
 
 @dataclass(frozen=True, slots=True)

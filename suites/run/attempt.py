@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +38,17 @@ def known_pairs(file: str | None) -> KnownPairs:
         frozenset(pair for pair, crashed in named if not crashed),
         frozenset(pair for pair, crashed in named if crashed),
     )
+
+
+def write_pairs(file: Path, pairs: Iterable[tuple[str, str]]) -> None:
+    """Write a file of --done.
+
+    Args:
+        file: the path.
+        pairs: the name of a kernel and the id of a case, for each pair to skip.
+    """
+    lines = [json.dumps({"kernel": kernel, "case": case}) for kernel, case in pairs]
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def note_pair(kernel: str, case: str) -> None:

@@ -453,6 +453,10 @@ class BenchOptions(PlannedOptions, DomainOptions):
     gate: bool = option(
         "--gate", "with --against, exit with status 1 if a row is slower or less accurate"
     )
+    changed: bool = option(
+        "--changed",
+        "with --against, compare the compiled code first, and time only rows whose code differs",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,7 @@ DEVICE: pytest.StashKey[torch.device] = pytest.StashKey()
 # What is meant for another option only: without that one it would do nothing.
 _NEEDS = {
     "--gate": "--against",
+    "--changed": "--against",
     "--gpus-together": "--gpus",
     "--benchmark-compare-fail": "--benchmark-compare",
     "--pdb": "--in-process",

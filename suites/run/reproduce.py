@@ -42,7 +42,7 @@ SHOW = frozenset(
         *("--gate", "-x", "--maxfail", "--results", "--hash-uuid", "--details", "--list"),
         *("--collect-only", "--pdb", "-s", "-q", "-v", "--no-header", "--no-summary", "-p", "-W"),
         *("-o", "--tb", "--json", "--max-seconds", "--fail-fast", "--accept", "--accepted"),
-        "--function",
+        *("--function", "--changed"),
     )
 )
 _CPU_ALONE = {"--sm", "--no-strict"}  # on a GPU they mean nothing
