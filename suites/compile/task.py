@@ -105,8 +105,8 @@ class _Generation:
             step.name if step.launch is None else self._code_hash(step.launch) for step in steps
         ]
         operations = [step.name for step in steps if step.launch is None]
-        known = all(name.startswith(_PYTORCHS_OWN) for name in operations)
-        if None in codes or len(operations) == len(steps) or not known:
+        only_pytorch = all(name.startswith(_PYTORCHS_OWN) for name in operations)
+        if None in codes or len(operations) == len(steps) or not only_pytorch:
             return None
         described = [(code, step.arguments) for code, step in zip(codes, steps, strict=True)]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()
