@@ -110,10 +110,14 @@ def test_record_that_was_rewritten_is_not_believed(tmp_path: Path) -> None:
 
 
 def test_run_whose_judge_is_killed_is_no_pass(tmp_path: Path) -> None:
-    """Nothing can go on without it, but nothing can be taken for a success either."""
+    """Nothing can go on without it, but nothing can be taken for a success either.
+
+    The cheat kills its parent first, and may die of that before it reaches the judge.
+    """
     status, _ = _run(tmp_path, "kills_the_judge", started=True)  # it is known by its command
     assert status != 0
-    assert read(latest(tmp_path)).problem is not None
+    record = read(latest(tmp_path))
+    assert record.problem is not None or _statuses(record) == {"kills_the_judge": "failed"}
 
 
 def test_cheats_are_files_that_stand_alone() -> None:
