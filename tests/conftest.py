@@ -22,13 +22,20 @@ from kernel_workbench.suites.sandbox.judge_side import detached, worker_process
 from tests.builders.python_server import ForkingPopen
 
 
-def pytest_configure() -> None:
-    """Prepare the environment of the runs that tests start.
+def pytest_configure(config: pytest.Config) -> None:
+    """Prepare the environment of the runs that tests start, and decide about long runs.
 
     pytest-benchmark measures nothing in a process that pytest-xdist started, and a shell's
     background jobs ignore Ctrl-C. Reports name the program that the user called, and paths as
     seen from the user's folder: the tests expect the command's, also where nox started them.
+
+    Every test runs that the command line selects; a process of pytest-xdist gets the answer.
     """
+    option = config.option
+    selected = option.keyword or option.markexpr or getattr(option, "lf", False)
+    by_path = config.args_source is config.ArgsSource.ARGS
+    if not hasattr(config, "workerinput"):
+        option.all = bool(option.all or selected or by_path)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in list(os.environ):
@@ -42,8 +49,22 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that start processes come first: a long one at the end leaves a core without work."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the option that runs all tests."""
+    parser.addoption(
+        "--all", action="store_true", help="run the tests of whole runs too, which take long"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave long runs to `--all`, and put files that start processes first.
+
+    A long one at the end leaves a core without work.
+    """
+    if not config.option.all:
+        long_runs = [item for item in items if item.get_closest_marker("long_run")]
+        items[:] = [item for item in items if not item.get_closest_marker("long_run")]
+        config.hook.pytest_deselected(items=long_runs)
     items.sort(key=lambda each: {"run_python", "Running"}.isdisjoint(vars(each.module)))  # type: ignore[attr-defined]
 
 

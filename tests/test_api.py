@@ -8,6 +8,8 @@ import pytest
 
 from kernel_workbench import bench, compare, search
 
+pytestmark = pytest.mark.long_run
+
 _KERNEL = """
 import torch
 from kernel_workbench import SOFTMAX_FORWARD, Domain, kernel

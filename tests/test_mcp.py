@@ -13,6 +13,8 @@ import pytest
 from kernel_workbench.mcp import accuracy
 from tests import ROOT
 
+pytestmark = pytest.mark.long_run
+
 _CASE = "softmax_forward-m3-n64-float32-contiguous"
 _WRONG = """
 import torch

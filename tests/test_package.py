@@ -16,6 +16,8 @@ from kernel_workbench.bare_names import ROOMS
 from tests import ROOT
 from tests.builders import plugin_project
 
+pytestmark = pytest.mark.long_run
+
 _RIGHT = "* rstd[:, None])).sum(0)"
 _WRONG = "* rstd[:, None]).to(x.dtype)).sum(0)"
 

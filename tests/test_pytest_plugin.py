@@ -14,6 +14,8 @@ from kernel_workbench.oracles import SOFTMAX_FORWARD
 from tests import ROOT
 from tests.builders import plugin_project
 
+pytestmark = pytest.mark.long_run
+
 
 def _pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run pytest in a user's folder with the plugin, as its entry point loads it."""

@@ -22,6 +22,8 @@ from kernel_workbench.reports.run_report import Report
 from kernel_workbench.serve import client
 from tests import ROOT
 
+pytestmark = pytest.mark.long_run
+
 _CASE = "softmax_forward-m3-n64-float32-contiguous"
 _HEAD = """
 import os, signal, time, torch

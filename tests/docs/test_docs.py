@@ -28,6 +28,8 @@ from tests import ROOT
 from tests.builders.commands import Running
 from tests.docs import option_reference, record_reference, speed_picture
 
+pytestmark = pytest.mark.long_run
+
 _HOW_TO = ROOT / "docs" / "how-to"
 _PAGES = (ROOT / "README.md", ROOT / "docs" / "first-hour.md", *sorted(_HOW_TO.glob("*.md")))
 _COMMAND = re.compile(

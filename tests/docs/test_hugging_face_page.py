@@ -10,6 +10,8 @@ import pytest
 from kernel_workbench import accuracy
 from tests import ROOT
 
+pytestmark = pytest.mark.long_run
+
 _PAGE = (ROOT / "docs" / "how-to" / "hugging-face.md").read_text(encoding="utf-8")
 _GET_KERNEL = """
 import importlib.util, pathlib

@@ -17,6 +17,8 @@ from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from tests import ROOT
 from tests.builders.commands import ACCURACY, run_python
 
+pytestmark = pytest.mark.long_run
+
 _PAGE = ROOT / "docs" / "how-to" / "other-languages.md"
 _FILES = sorted((ROOT / "docs" / "how-to" / "languages").glob("*.py"))
 _ON_A_CPU = ("by_gluon.py", "by_torch_compile.py", "cpp_library.py")

@@ -18,6 +18,8 @@ from kernel_workbench.reports import run_report
 from tests import ROOT
 from tests.docs import report_reference
 
+pytestmark = pytest.mark.long_run
+
 _PAGE = (ROOT / "docs" / "how-to" / "python.md").read_text(encoding="utf-8")
 _BLOCKS: list[str] = re.findall(r"```python\n(.*?)```", _PAGE, re.DOTALL)
 

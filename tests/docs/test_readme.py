@@ -17,6 +17,8 @@ from tests.builders.by_hand import run_on
 from tests.mutants import detection
 from tests.mutants.catalogue import MUTANTS
 
+pytestmark = pytest.mark.long_run
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 # One case of each kind that the example serves: shapes, an offset, a distribution.
 _CASES = (

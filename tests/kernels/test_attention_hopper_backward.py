@@ -23,6 +23,8 @@ from kernel_workbench.oracles.attention.cases import attention_case
 from kernel_workbench.oracles.op import Case
 from tests.builders.gluon_kernels import changed, row_of
 
+pytestmark = pytest.mark.long_run
+
 _BACKWARD = OPS["attention_backward"]
 
 

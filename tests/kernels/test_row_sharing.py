@@ -17,6 +17,8 @@ from kernel_workbench.oracles import LAYER_NORM_BACKWARD
 from kernel_workbench.oracles.op import Case
 from tests.builders.commands import run_python
 
+pytestmark = pytest.mark.long_run
+
 # In a process without the interpreter: the code for one generation of GPU, with none.
 _PTX = """
 import json, torch

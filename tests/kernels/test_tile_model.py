@@ -27,6 +27,8 @@ from kernel_workbench.profiles.peaks import LIMITS, PEAKS
 from kernel_workbench.reports.record import read
 from tests.builders.commands import run_python
 
+pytestmark = pytest.mark.long_run
+
 _GENERATIONS = pytest.mark.parametrize(
     "generation", GENERATIONS, ids=lambda each: f"sm{each.sm[0]}"
 )

@@ -11,6 +11,8 @@ from tests import ROOT
 from tests.mutants import catalogue, detection
 from tests.mutants.processes import outcomes_of
 
+pytestmark = pytest.mark.long_run
+
 _PAGE = ROOT / "docs" / "detection.md"
 _FEW = ("ln_x_without_other", "ln_last_row_tile_dropped", "ln_more_partials_than_programs")
 

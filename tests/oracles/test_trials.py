@@ -12,6 +12,8 @@ from kernel_workbench.oracles.reference import Lengths, OpError, ReferenceOp
 from kernel_workbench.oracles.reference.definitions import read_definition
 from tests.builders.definitions import PAGED, Definition, definition, workload, written
 
+pytestmark = pytest.mark.long_run
+
 CPU = torch.device("cpu")
 
 # Sums over parts of rows, between pointers; without a constraint that says where they end.

@@ -18,6 +18,8 @@ from tests.builders.accuracy_records import example_rows, write_example
 from tests.builders.bench_records import bench_rows, write_bench
 from tests.builders.profile_records import profile_rows, write_profile
 
+pytestmark = pytest.mark.long_run
+
 
 def run(
     *arguments: str, stdout: int | None = subprocess.PIPE, **environment: str

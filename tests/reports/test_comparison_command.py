@@ -17,6 +17,8 @@ from tests.builders.compared_records import A100, H100, bench_row, case, header,
 from tests.builders.compiled_records import prediction, record_of
 from tests.builders.large_records import five_alike, watched
 
+pytestmark = pytest.mark.long_run
+
 
 def run(*arguments: object, **environment: str) -> tuple[int, str, str]:
     """Run the command in a process of its own; its exit status, stdout and stderr."""

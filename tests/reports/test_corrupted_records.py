@@ -24,6 +24,8 @@ from tests.builders.bench_records import bench_rows, write_bench
 from tests.builders.corrupt_records import variants
 from tests.builders.profile_records import profile_rows, write_profile
 
+pytestmark = pytest.mark.long_run
+
 _OF_A_SUITE = 20  # each way to corrupt one, four times
 _CODE = re.compile(r"(`+).*?\1", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

@@ -21,6 +21,8 @@ from tests.builders.bench_records import NORM_KERNELS, norm_case
 from tests.builders.large_records import SUITES, large, watched
 from tests.builders.profile_records import profile_row, profile_rows, write_profile
 
+pytestmark = pytest.mark.long_run
+
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_report_of_5000_rows_takes_little_memory(suite: str, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from kernel_workbench.suites.accuracy.own_cases import FEWEST
 from tests.builders.accuracy_records import example_header, example_row, write_example
 from tests.builders.commands import ACCURACY, run_python
 
+pytestmark = pytest.mark.long_run
+
 _REASON = "serves n of 64 to 128, got 760"
 _FILE = """
 import torch

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from studies.assert_close import COMPARISONS, Totals, outcomes_of, page
 from tests.mutants import catalogue
+
+pytestmark = pytest.mark.long_run
 
 _BY_ALL, _BY_BOUNDS = "own_rope_forward_next_position", "fwd_split_shares_averaged"
 _BY_NONE, _NOT_CALLED = "cheat_copies_a_norm", "cheat_hangs"

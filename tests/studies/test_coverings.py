@@ -9,6 +9,8 @@ from kernel_workbench.oracles.cases import COVERINGS, GENERATED, TIERS
 from kernel_workbench.oracles.op import Op, Tier
 from studies import coverings
 
+pytestmark = pytest.mark.long_run
+
 _COVERED = [op for op in OPS.values() if coverings.file_of(op, "ci").exists()]
 
 

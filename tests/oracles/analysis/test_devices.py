@@ -20,6 +20,8 @@ from tests.builders.elsewhere import (
     placed,
 )
 
+pytestmark = pytest.mark.long_run
+
 _NAMES = [name for name, op in OPS.items() if isinstance(op, ReferenceOp)]
 _DRAWN = replay._drawn
 _NORMAL = stochastic._drawn

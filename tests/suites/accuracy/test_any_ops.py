@@ -15,6 +15,8 @@ from kernel_workbench.oracles.op import CONTIGUOUS
 from kernel_workbench.reports.record import AccuracyRow
 from studies.sound_kernels import rows_of
 
+pytestmark = pytest.mark.long_run
+
 _FOLDER = Path("tests/candidates/any_ops")
 _FILES = ("in_place", "whole_numbers", "constants")
 _DISTRIBUTIONS = ("normal", "constant_rows", "mean100")

@@ -19,6 +19,8 @@ from tests.mutants.bench import Bench
 from tests.mutants.cheats import MUTANTS
 from tests.mutants.mutant import Mutant
 
+pytestmark = pytest.mark.long_run
+
 _CHEATS = ROOT / "tests" / "candidates" / "cheats"
 _CASE = "layer_norm_backward-m37-n760-float32-contiguous"
 _HONEST = "row_persistent"

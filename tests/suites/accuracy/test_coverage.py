@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from kernel_workbench.reports.record import read
 from tests.builders.commands import run_python
+
+pytestmark = pytest.mark.long_run
 
 _ASKED = (
     *(

@@ -20,6 +20,8 @@ from tests.mutants.bench import Bench
 from tests.mutants.declared import MUTANTS
 from tests.mutants.mutant import Mutant
 
+pytestmark = pytest.mark.long_run
+
 _FOLDER = ROOT / "tests" / "candidates" / "declared_kernels"
 _FILES = tuple(
     _FOLDER / f"{name}.py" for name in ("locked_partials", "half_products", "mixed_types")

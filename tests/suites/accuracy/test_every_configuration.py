@@ -17,6 +17,8 @@ from kernel_workbench.reports.record import Record, latest, read
 from kernel_workbench.reports.views.accuracy import headline
 from tests.builders.commands import ACCURACY, run_python
 
+pytestmark = pytest.mark.long_run
+
 # Right by its own choice and by `two`, wrong by `four`; `asks` makes the name that it takes.
 _KERNEL = """
 import torch

@@ -16,6 +16,8 @@ from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from kernel_workbench.suites.sandbox.originals import Originals
 from tests import ROOT
 
+pytestmark = pytest.mark.long_run
+
 _CPU = torch.device("cpu")
 _FOLDER = ROOT / "tests/candidates/own_ops"
 # Of each file the kernels that are right, those that are wrong, and cases that show it.

@@ -16,6 +16,8 @@ from kernel_workbench.oracles.op import Case
 from kernel_workbench.suites.accuracy.own_cases import FEWEST, is_small, own_cases
 from kernel_workbench.suites.accuracy.suite import Accuracy
 
+pytestmark = pytest.mark.long_run
+
 _KERNELS = {each.name: each for each in all_kernels()}
 
 

@@ -13,6 +13,8 @@ from tests import ROOT
 from tests.builders.commands import run_python
 from tests.builders.definitions import ADD_RMS_NORM, workload, written
 
+pytestmark = pytest.mark.long_run
+
 _FILE = ROOT / "tests/candidates/own_ops/root_norm.py"
 _OP = "root_norm_forward"
 # The defects, and for each a case that it shows in.

@@ -9,6 +9,8 @@ from kernel_workbench.oracles import OPS
 from kernel_workbench.reports.record import AccuracyRow
 from studies.sound_kernels import FILES, rows_of, table_of
 
+pytestmark = pytest.mark.long_run
+
 # A case of each op that all of its kernels serve; `python -m studies.sound_kernels` has the rest.
 _CASES = (
     "softmax_forward-m12-n77-float32-contiguous-outliers",

@@ -19,6 +19,8 @@ from kernel_workbench.suites.accuracy.trial import Trial
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from tests import ROOT
 
+pytestmark = pytest.mark.long_run
+
 _CPU = torch.device("cpu")
 
 

@@ -20,6 +20,8 @@ from tests.builders.by_hand import DTYPES, kernel_of, run_on
 from tests.builders.plain_attention import Attention
 from tests.builders.wrong_attentions import WRONG, claiming
 
+pytestmark = pytest.mark.long_run
+
 SOUND: dict[str, tuple[Op, Callable[..., object]]] = {
     ATTENTION_FORWARD.name: (ATTENTION_FORWARD, Attention().forward),
     ATTENTION_DELTA.name: (ATTENTION_DELTA, Attention().delta),

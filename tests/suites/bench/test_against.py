@@ -20,6 +20,8 @@ from kernel_workbench.suites.run.commands import without
 from tests.builders.commands import Running, wait_for
 from tests.builders.compared_records import bench_row, case, header, write
 
+pytestmark = pytest.mark.long_run
+
 # A suite that writes the record which its tree holds, and the order that it was called in.
 _FAKE = """
 import os, pathlib, shutil, time

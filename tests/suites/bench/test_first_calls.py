@@ -24,6 +24,8 @@ from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from kernel_workbench.suites.sandbox.orphans import end_children
 from tests import ROOT
 
+pytestmark = pytest.mark.long_run
+
 CHEATS = ROOT / "tests" / "candidates" / "timing_cheats"
 CPU = torch.device("cpu")
 

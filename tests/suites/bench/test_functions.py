@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -16,6 +17,8 @@ from kernel_workbench.suites.run.progress import Progress
 from tests.builders.commands import run_python
 from tests.builders.compared_records import header, write
 from tests.builders.documents import terminal
+
+pytestmark = pytest.mark.long_run
 
 _SLEEP_S = 0.002
 

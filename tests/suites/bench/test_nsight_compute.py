@@ -26,6 +26,8 @@ from kernel_workbench.suites.sandbox.wire import spelled
 from tests.builders.commands import run_python, wait_for
 from tests.builders.fake_ncu import report_text, write_ncu
 
+pytestmark = pytest.mark.long_run
+
 CASE = Case(
     op=LAYER_NORM_BACKWARD.name,
     sizes=(("m", 5), ("n", 8)),

@@ -12,6 +12,8 @@ import pytest
 from kernel_workbench.suites.bench.processes import Process, run_in_turn, run_together, start
 from tests.builders.commands import Running, wait_for
 
+pytestmark = pytest.mark.long_run
+
 # A run that is among its imports until it is ended; WAITS says what it does with Ctrl-C.
 _CONFTEST = """
 import os, pathlib, signal, time

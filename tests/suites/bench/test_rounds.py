@@ -13,6 +13,8 @@ from kernel_workbench.suites.bench.rounds import merge_rows
 from tests.builders.commands import Running, run_python, wait_for
 from tests.builders.compared_records import bench_row, samples
 
+pytestmark = pytest.mark.long_run
+
 _SMALL = "layer_norm_backward-m64-n256-float32-contiguous"
 _COMMAND = [
     *("-m", "pytest", "kernel_workbench/suites/bench", "-qq", "-p", "no:cacheprovider"),

@@ -22,6 +22,8 @@ from kernel_workbench.suites.bench.protocol import Sample
 from kernel_workbench.suites.bench.roofs import flush_probe, judged_probe
 from tests.builders.commands import Running, run_python, wait_for
 
+pytestmark = pytest.mark.long_run
+
 _SMALL = "layer_norm_backward-m64-n256-float32-contiguous"
 _COMMAND = ["-m", "pytest", "kernel_workbench/suites/bench", "-qq", "-p", "no:cacheprovider"]
 _KNOWN = ("-p", "tests.builders.known_ground")

@@ -21,6 +21,8 @@ from kernel_workbench.suites.bench.rows import Bench
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from tests import ROOT
 
+pytestmark = pytest.mark.long_run
+
 CHEATS = ROOT / "tests" / "candidates" / "timing_cheats"
 CASE = Case(
     op=LAYER_NORM_BACKWARD.name,

@@ -17,6 +17,8 @@ from kernel_workbench.reports.record import CompileRow, Record, read
 from tests import ROOT
 from tests.builders.commands import Running, run_python, wait_for
 
+pytestmark = pytest.mark.long_run
+
 FILE = ROOT / "tests" / "candidates" / "kernels_to_compile.py"
 
 

@@ -22,6 +22,8 @@ from kernel_workbench.suites.fleet.node import _sweep, _variables, lacks, run
 from tests import ROOT
 from tests.builders.commands import wait_for
 
+pytestmark = pytest.mark.long_run
+
 # A command that tells its child's process id, and goes on as that does.
 _PARENT = """
 import subprocess, sys

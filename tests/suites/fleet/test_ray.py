@@ -49,7 +49,10 @@ _BURNS = "while True: pass"
 _BURNERS = -(-(os.cpu_count() or 1) // 4)  # of a tenth of the cores on a row is marked
 _TIMES = {"duration_s", "call_s"}
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.long_run,
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning"),
+]
 
 
 class Nodes:

@@ -22,7 +22,7 @@ from tests.builders.by_hand import kernel_of
 from tests.builders.commands import ACCURACY, run_python
 from tests.builders.wrong_layer_norms import closed_form
 
-pytestmark = pytest.mark.usefixtures("interpreted")
+pytestmark = [pytest.mark.long_run, pytest.mark.usefixtures("interpreted")]
 
 Outputs = tuple[Tensor, Tensor, Tensor]
 

@@ -22,6 +22,8 @@ from kernel_workbench.reports.record import Record, latest, read
 from tests.builders.commands import Running, wait_for
 from tests.builders.synthetic_traces import constant, synthetic
 
+pytestmark = pytest.mark.long_run
+
 CASE = "layer_norm_backward-m9-n1024-float32-contiguous"
 KERNELS = """
     import os, torch

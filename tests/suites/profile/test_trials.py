@@ -34,6 +34,8 @@ from kernel_workbench.suites.sandbox.judge_side.workers import TaskError
 from tests.builders.known_traces import TRACES, mean_power_w
 from tests.builders.synthetic_traces import UUID, changed, constant, synthetic, without
 
+pytestmark = pytest.mark.long_run
+
 POWER_W = 600.0
 CALL_US = 2000.0
 KERNEL = next(

@@ -28,6 +28,8 @@ from kernel_workbench.reports.record import Record, read
 from tests import ROOT
 from tests.builders.commands import Running, run_python, wait_for
 
+pytestmark = pytest.mark.long_run
+
 OP = "layer_norm_backward"
 SMALL = f"{OP}-m1-n1-float32-contiguous"
 DELTA = ATTENTION_DELTA.cases()[0].id()

@@ -15,6 +15,8 @@ from tests.builders.accuracy_records import example_header, example_row, write_e
 from tests.builders.commands import ACCURACY, run_python
 from tests.builders.compared_records import bench_row, header, write
 
+pytestmark = pytest.mark.long_run
+
 _OLD, _NEW = "0" * 64, "1" * 64
 _EDITS_ITSELF = """
 import pathlib

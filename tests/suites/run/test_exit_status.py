@@ -18,6 +18,8 @@ from tests import ROOT
 from tests.builders.accuracy_records import example_rows, write_example
 from tests.builders.commands import Running, noxfile
 
+pytestmark = pytest.mark.long_run
+
 _CASE = next(
     each.id()
     for each in OPS["softmax_forward"].cases()

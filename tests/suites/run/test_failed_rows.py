@@ -10,6 +10,8 @@ import pytest
 from kernel_workbench.reports.record import Record, latest, read
 from tests.builders.commands import ACCURACY, run_python
 
+pytestmark = pytest.mark.long_run
+
 # Wrong on rows of 64 floats and longer.
 _KERNEL = """
 import torch

@@ -14,6 +14,8 @@ from kernel_workbench.reports.record import AccuracyRow
 from kernel_workbench.suites.run.session import Session
 from tests.builders.commands import Running, run_python, wait_for
 
+pytestmark = pytest.mark.long_run
+
 # As Ctrl-C that comes while a module is imported: the launcher finds this as a module of its own.
 _PRESSED = """
 import os, runpy, signal, sys

@@ -16,6 +16,8 @@ from kernel_workbench.suites.accuracy.quick_cases import MOST_CASES, quick_cases
 from tests import ROOT
 from tests.builders.commands import run_python
 
+pytestmark = pytest.mark.long_run
+
 _CASES = tuple(
     f"softmax_forward-m{m}-n{n}-float32-contiguous" for m, n in ((1, 1), (3, 64), (5, 33))
 )

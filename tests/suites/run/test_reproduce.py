@@ -18,6 +18,8 @@ from kernel_workbench.suites.run.options import SuiteOptions
 from kernel_workbench.suites.run.reproduce import DECIDE, SELECT, SHOW, command_of, deciding_options
 from tests.builders.commands import run_python
 
+pytestmark = pytest.mark.long_run
+
 _SUITES = ("accuracy", "bench", "profile", "search")
 CPU = torch.device("cpu")
 # Right at first sight, and wrong by what a command has to repeat: where it is interpreted, the sm

@@ -19,6 +19,8 @@ from kernel_workbench.suites.sandbox.wire import spelled
 from tests import ROOT
 from tests.builders.commands import ACCURACY, run_python
 
+pytestmark = pytest.mark.long_run
+
 _DIES = """
 import os, pathlib, signal
 from kernel_workbench import Domain, kernel

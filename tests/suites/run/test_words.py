@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from unittest.mock import Mock
 
+import pytest
 from rich.console import Console
 
 from kernel_workbench.reports.junit import render_junit
@@ -17,6 +18,8 @@ from kernel_workbench.suites.run.session import Session
 from tests.builders.accuracy_records import KERNELS, example_row, write_example
 from tests.builders.commands import ACCURACY, run_python
 from tests.builders.documents import markdown_of
+
+pytestmark = pytest.mark.long_run
 
 _CASE = "layer_norm_backward-m37-n760-float32-contiguous"
 _FILE = """

@@ -23,6 +23,8 @@ from kernel_workbench.suites.sandbox.parcels import Arena, Parcel, fitting, make
 from tests.builders.by_hand import kernel_of, run_on
 from tests.builders.commands import run_python
 
+pytestmark = pytest.mark.long_run
+
 CPU = torch.device("cpu")
 GIB = 2**30
 _OP = LAYER_NORM_BACKWARD

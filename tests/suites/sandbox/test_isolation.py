@@ -14,6 +14,8 @@ from kernel_workbench.suites.sandbox.judge_side import worker_process
 from tests import ROOT
 from tests.builders.commands import ACCURACY, Running, run_python, wait_for
 
+pytestmark = pytest.mark.long_run
+
 _CRASHING = ROOT / "tests" / "candidates" / "crashing_kernels.py"
 _EXPECTED = {
     (2, 3): ("process ended", "SIGSEGV"),

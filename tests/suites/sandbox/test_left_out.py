@@ -16,6 +16,8 @@ from kernel_workbench.reports.record import latest, read
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from tests.builders.commands import ACCURACY, run_python
 
+pytestmark = pytest.mark.long_run
+
 _HEAD = """
 import ctypes, os, subprocess, time
 from pathlib import Path

@@ -23,6 +23,8 @@ from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from kernel_workbench.suites.sandbox.wire import ClosedError
 from tests.builders.python_server import ForkingPopen
 
+pytestmark = pytest.mark.long_run
+
 _CPU = torch.device("cpu")
 _CASES = {
     each.id(): each

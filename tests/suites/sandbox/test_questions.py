@@ -15,6 +15,8 @@ from kernel_workbench.suites.sandbox.call import Declared
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from tests.suites.sandbox.test_tasks import CASE
 
+pytestmark = pytest.mark.long_run
+
 # Of 7 rows it ends its process, of 8 it raises, of 9 it replaces code of the suites, of 10 it has
 # none to say; a dtype that it sets changes no other answer.
 _FILE = """

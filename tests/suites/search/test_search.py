@@ -19,6 +19,8 @@ from kernel_workbench.suites.run.suite import NoMemoryError
 from kernel_workbench.suites.search.suite import Search
 from tests.builders.commands import Running, run_python, wait_for
 
+pytestmark = pytest.mark.long_run
+
 _KERNEL = '''
 import os
 import time
