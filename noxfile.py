@@ -373,8 +373,8 @@ def sanitize(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Test the workbench itself, under the interpreter; options and paths go to pytest.
 
-    File by file in one process more than there are cores (tests/conftest.py); `-- -n0` keeps them
-    in one.
+    Tests of whole runs, which take long, are left to `-- --all`. File by file in one process more
+    than there are cores (tests/conftest.py); `-- -n0` keeps them in one.
     """
     spread = ("-n=auto", "--maxprocesses=8", "--dist=loadfile", "--no-loadscope-reorder")
     # Each of the processes, and all that they start, would else compile every module anew.
