@@ -2,7 +2,8 @@
 
 By default the study searches the mutants that are wrong where two or three things meet, one by one
 as `nox -s search -- --kernel NAME --device cpu --jobs 1 --finds 1`: the search knows neither the
-mutant's cases nor the op's lists. A find is shrunk, and tried on the mutant's sound kernel.
+mutant's cases nor the op's lists. A find is shrunk, and tried on the mutant's sound kernel. NAME
+may be any mutant of kernels/ or of an op from a reference, and a pattern, as own_softmax_*.
 
 The study prints a line for each mutant (found or not, seconds and cases without shrinking, the
 rule, the shrunk case, and the case as drawn), and the sums. A mutant that no interpreter shows, for
@@ -14,6 +15,8 @@ Ctrl-C ends the study with the sums so far.
 
 from __future__ import annotations
 
+import argparse
+import fnmatch
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +27,7 @@ import torch
 from kernel_workbench.kernels.registry import Kernel, all_kernels
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.cases.names import case_named
-from kernel_workbench.reports.arguments import number, whole_number
+from kernel_workbench.reports.arguments import CommandLine, number, whole_number
 from kernel_workbench.reports.record import FindRow
 from kernel_workbench.suites.accuracy.run import Run
 from kernel_workbench.suites.run.option_table import DEFAULT_SM, SearchOptions, options_from
@@ -32,8 +35,10 @@ from kernel_workbench.suites.run.options import SuiteOptions
 from kernel_workbench.suites.run.progress import Progress
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from kernel_workbench.suites.search.suite import Search
+from tests import ROOT
+from tests.mutants.catalogue import MUTANTS
 from tests.mutants.mutant import Mutant
-from tests.mutants.pairs import chosen, command_line, each_known
+from tests.mutants.pairs import PAIRS, command_line, each_known
 
 _CPU = torch.device("cpu")
 _FOUND, _NOT_FOUND, _UNSOUND = "found", "not found", "sound one fails"
@@ -57,14 +62,26 @@ class _Silent(Progress):
 
 
 class _OfMutant(Search):
-    """A search of one kernel in a changed copy of `kernels/`."""
+    """A search of one kernel, in a changed copy of `kernels/` or of a user's file."""
 
-    def __init__(self, mutant: Mutant, overlay: Path, *limits: str) -> None:
+    def __init__(self, mutant: Mutant, folder: Path, *limits: str) -> None:
         typed = ["--op", mutant.op, "--kernel", mutant.kernel, "--device", "cpu", "--jobs", "1"]
+        files: tuple[Path, ...] = ()
+        if mutant.file is None:
+            mutant.write_overlay(folder)
+        else:
+            files = (mutant.write_file(folder),)
+            typed += ["--kernels", str(files[0])]
         parsed = SuiteOptions("search").read([*typed, "--finds", "1", *limits])
         options = options_from(SearchOptions, parsed)
         super().__init__(options, _CPU)
-        self.workers = Workers(_CPU, self.sm, overlay=overlay, time_limit_s=options.time_limit)
+        self.workers = Workers(
+            _CPU,
+            self.sm,
+            overlay=None if files else folder,
+            files=files,
+            time_limit_s=options.time_limit,
+        )
 
     def selected(self) -> tuple[Kernel, ...]:
         """Return the mutant's kernel in the changed copy."""
@@ -76,7 +93,6 @@ class _OfMutant(Search):
 
 def searched(mutant: Mutant, folder: Path, _: int, minutes: float, seed: int) -> Searched:
     """Search until the first find or until the time is up."""
-    mutant.write_overlay(folder)
     search = _OfMutant(mutant, folder, "--minutes", str(minutes), "--seed", str(seed))
     try:
         search.plan()
@@ -106,8 +122,9 @@ def _sound(mutant: Mutant, find: FindRow) -> str:
     if case is None:
         return "can't be asked"
     name = mutant.op, mutant.sound or mutant.kernel
-    kernel = next(kernel for kernel in all_kernels() if (kernel.op.name, kernel.name) == name)
-    workers = Workers(_CPU, DEFAULT_SM)
+    workers = Workers(_CPU, DEFAULT_SM, files=() if mutant.file is None else (ROOT / mutant.file,))
+    kernels = (*all_kernels(), *workers.kernels())
+    kernel = next(kernel for kernel in kernels if (kernel.op.name, kernel.name) == name)
     run = Run(_CPU, DEFAULT_SM, workers=workers)
     try:
         if run.refusal(kernel, case) is not None:
@@ -115,6 +132,18 @@ def _sound(mutant: Mutant, find: FindRow) -> str:
         return run.try_pair(kernel, case).status
     finally:
         workers.close()
+
+
+def _chosen(parser: CommandLine, options: argparse.Namespace) -> list[Mutant]:
+    """Return the mutants of the names and patterns; without any, those of two or three things."""
+    names = {mutant.name: mutant for mutant in MUTANTS if mutant.edits}
+    selected: dict[str, Mutant] = {}
+    for pattern in options.names:
+        matches = fnmatch.filter(names, pattern)
+        if not matches:
+            parser.error(f"{pattern}: no mutant that is made by edits has such a name")
+        selected |= {name: names[name] for name in matches}
+    return list(selected.values()) or list(PAIRS)
 
 
 def main() -> None:
@@ -125,7 +154,7 @@ def main() -> None:
     options = parser.read()
     task = partial(searched, minutes=options.minutes, seed=options.seed)
     counts = dict.fromkeys((_FOUND, _NOT_FOUND, _UNSOUND), 0)
-    for mutant, done in each_known(task, chosen(parser, options), options.jobs):
+    for mutant, done in each_known(task, _chosen(parser, options), options.jobs):
         if isinstance(done, BaseException):
             print(f"{'?':15} {mutant.name:44} {type(done).__name__}: {done}", flush=True)
             continue
