@@ -154,6 +154,11 @@ def layouts(named: Mapping[str, Layout], adjacent: str, needs: Mapping[str, Part
     return Factor("layout", levels, lambda case: layout_kind(case.layout, adjacent))
 
 
+def is_far(layout: Layout) -> bool:
+    """Return True if a tensor's rows lie so far apart that offsets pass 2**31."""
+    return any(tensor_layout.row_stride is not None for _, tensor_layout in layout.tensors)
+
+
 def layout_kind(layout: Layout, adjacent: str) -> str:
     """Return a layout's kind: `offset`, `one tensor's row padding`, `mixed` and so on."""
     kinds = {_kind(tensor_layout, adjacent) for _, tensor_layout in layout.tensors} - {""}

@@ -19,6 +19,7 @@ from kernel_workbench.oracles.cases import DTYPES, collect, factors
 from kernel_workbench.oracles.cases import distributions as known
 from kernel_workbench.oracles.cases.covering import Coverage
 from kernel_workbench.oracles.cases.distributions import NEEDLES, Distribution
+from kernel_workbench.oracles.cases.factors import is_far
 from kernel_workbench.oracles.cases.layouts import FAR_STRIDE, alike, apart, offsets
 from kernel_workbench.oracles.cases.sizes import Sizes
 from kernel_workbench.oracles.op import (
@@ -320,17 +321,13 @@ def _far(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     pairs = tuple(_dtypes(op))
     half = (torch.bfloat16, torch.bfloat16)
     pair = half if half in pairs else min(pairs, key=lambda dtypes: dtypes[0].itemsize)
-    for layout in filter(_are_far, op.allowed.layouts.values()):
+    for layout in filter(is_far, op.allowed.layouts.values()):
         (name, _), *_ = layout.tensors
         for axis, entries in product(sizes, _ENTRIES):
             case = case_of(op.name, plain | {axis: entries}, pair, "ci")
             if op.allowed.objection(case) is None and _entries(op, case, name) == entries:
                 yield replace(case, layout=layout, why="offsets past 2^31 elements")
                 break
-
-
-def _are_far(layout: Layout) -> bool:
-    return any(tensor_layout.row_stride is not None for _, tensor_layout in layout.tensors)
 
 
 def _entries(op: Op, case: Case, name: str) -> int:
@@ -422,7 +419,7 @@ def _left_out(
     pairs = tuple(_dtypes(op))
     for place, layout in enumerate(op.allowed.layouts.values()):
         is_aligned = all(tensor_layout.offset == 0 for _, tensor_layout in layout.tensors)
-        if layout.name in layouts or not is_aligned or _are_far(layout):
+        if layout.name in layouts or not is_aligned or is_far(layout):
             continue
         case = replace(case_of(op.name, plain, pairs[place % len(pairs)], "ci"), layout=layout)
         if serves(case) and op.allowed.objection(case) is None:
@@ -496,7 +493,7 @@ def _large(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     pairs = tuple(_dtypes(op))
     for place, distribution in enumerate(op.allowed.distributions):
         yield case_of(op.name, middle, pairs[place % len(pairs)], "full", distribution)
-    near = (layout for layout in op.allowed.layouts.values() if not _are_far(layout))
+    near = (layout for layout in op.allowed.layouts.values() if not is_far(layout))
     for place, layout in enumerate(near):
         yield replace(case_of(op.name, middle, pairs[place % len(pairs)], "full"), layout=layout)
 

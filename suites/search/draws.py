@@ -6,6 +6,8 @@ Three ways take turns, since one finds faults that another misses:
 - Draw a level of a few factors or of nearly all, and change sizes at random.
 - Change an interesting case a little: its error came near the bound, or it was the first to take a
   variant of the kernel.
+
+Now and then a drawn case gets far strides, whose offsets pass 2**31: no level brings them.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kernel_workbench.oracles.cases.covering import Coverage
-from kernel_workbench.oracles.cases.factors import as_part, assembled
+from kernel_workbench.oracles.cases.factors import as_part, assembled, is_far
 from kernel_workbench.oracles.cases.names import joined
 from kernel_workbench.oracles.op import Case, Op, Part
 
@@ -24,16 +26,23 @@ _NEAR_BOUND = 0.5  # the share of its bound from which an error makes a case int
 _POOL = 64  # the most interesting cases to keep
 _EDGES = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
 _LARGEST_SEED = 10_000
+_FAR_TURN = 13  # of so many draws one has far strides
+_FAR_ROWS = (3, 4)  # the last of them begins past 2**31 elements
 
 
 @dataclass(slots=True)
 class Draws:
-    """Draws the cases of one kernel. `limits` maps a size's name to its largest value."""
+    """Draws the cases of one kernel.
+
+    limits   the largest value of each size, by its name
+    far      whether far strides are drawn, which take gigabytes on a GPU
+    """
 
     op: Op
     serves: Callable[[Case], bool]
     seed: str
     limits: Mapping[str, int]
+    far: bool = False
     coverage: Coverage = field(init=False)
     _draw: random.Random = field(init=False)
     _pool: list[tuple[float, Case]] = field(default_factory=list)
@@ -52,7 +61,8 @@ class Draws:
         ways = (self._unmet, self._any, self._near)
         for _ in range(_TRIES):
             self._turn += 1
-            case = ways[self._turn % len(ways)]()
+            way = self._far if self._turn % _FAR_TURN == 0 else ways[self._turn % len(ways)]
+            case = way()
             if case is not None and case.id() not in self._drawn and self.coverage.served(case):
                 self._drawn.add(case.id())
                 return case
@@ -84,6 +94,22 @@ class Draws:
             level = self._draw.choice(levels) if self._draw.random() < share else levels[0]
             parts.append(self._draw.choice(level))
         return self._changed(self._case(parts))
+
+    def _far(self) -> Case | None:
+        """Draw a case of random levels in which an argument has far strides."""
+        assert self.op.allowed is not None
+        layouts = [layout for layout in self.op.allowed.layouts.values() if is_far(layout)]
+        case = self._any()
+        if not self.far or not layouts or case is None:
+            return case
+        layout = self._draw.choice(layouts)
+        tensor, _ = layout.tensors[0]
+        place = self.op.geometry(case).get(tensor)
+        if place is None:  # the case lacks the option that brings the argument
+            return case
+        many, rows = place.shape[0], self._draw.choice(_FAR_ROWS)
+        sizes = tuple((name, rows if value == many else value) for name, value in case.sizes)
+        return replace(case, layout=layout, sizes=sizes)
 
     def _near(self) -> Case | None:
         """Draw a case near an interesting one."""

@@ -115,8 +115,9 @@ class Search(VerdictSuite):
             return  # the run's processes draw
         shard = self.options.shard or "0/1"
         seed = f"{self.options.seed} {shard}"
+        far = self.device.type == "cpu"
         targets = [
-            _Target(k, Draws(k.op, self._reaches(k), f"{seed} {k.name}", self._limits(k.op)))
+            _Target(k, Draws(k.op, self._reaches(k), f"{seed} {k.name}", self._limits(k.op), far))
             for k in alike_together(self.kernels)
         ]
         targets = [target for target in targets if target.draws.coverage.possible.any()]
