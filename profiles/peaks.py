@@ -27,7 +27,7 @@ class Peak:
     sm               compute capability, 10 * major + minor
     multiprocessors  SMs
     power_w          default limit of the board
-    half_tflops      fp16 on tensor cores, and bf16 where `bf16`
+    half_tflops      fp16 on tensor cores, and bf16 from sm 80 on
     tf32_tflops      on tensor cores; None before sm 80
     fp32_tflops      outside of tensor cores
     memory_gb_s      bandwidth of the memory's interface
@@ -45,11 +45,6 @@ class Peak:
     memory_gb_s: float
     l2_mb: float
     source: str
-
-    @property
-    def bf16(self) -> bool:
-        """True if the tensor cores take bf16."""
-        return self.sm >= 80
 
     @property
     def clock_mhz(self) -> float:
