@@ -96,6 +96,8 @@ def assert_matches(
             infinity where the truth is finite, or is beyond its bound. The message has the words of
             a report.
         ArgumentsError: the arguments aren't the op's, or don't fit one another.
+        OpError: the function calls an operation whose errors have no rule; the message names its
+            line.
 
     Example:
         >>> import torch
@@ -481,7 +483,7 @@ def _wrong_form(
             return f"{name} must have shape {form.shape}, got {tuple(value.shape)}"
         if value.dtype != form.dtype:
             return f"{name} must be {dtype_name(form.dtype)}, got {dtype_name(value.dtype)}"
-        if not value.is_floating_point():
+        if value.is_complex():
             return f"{name} is {dtype_name(value.dtype)}, and bounds are for real numbers alone"
         if tensors and value.device != tensors[0].device:
             return f"{name} must be on {tensors[0].device}, got {value.device}"

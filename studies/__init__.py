@@ -10,6 +10,7 @@ Run one by `python -m studies.NAME`:
     first_failures     rows and seconds after which a run of `ci` fails a planted defect
     fleet_faults       faults at random moments of a fleet by Ray: is a row lost, doubled, or late?
     interpreter_cost   time of our kernels in the interpreter: stock, mended and strict
+    op_info            torch's own list of operations, judged from a plain test: which are whole?
     power_check        on a GPU: can the energies of `nox -s profile` be trusted here?
     recording_cost     the time that a recording of calls adds to a step of training, on a CPU
     search_of_mutants  the mutants that a search finds from nothing, and the time it takes

@@ -7,6 +7,7 @@ scalar that a definition gives no value has one that is made up (`_made_up`). A 
 process of its own. Results go to FILE.jsonl, from which a run goes on.
 
 --limit S: seconds that a file may take (default 120).
+--dtype NAME: problems in this dtype; PyTorch computes in fp32, and its result is rounded to it.
 --kept: write the page of the results that FILE.jsonl has, and read no file.
 """
 
@@ -20,7 +21,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,7 @@ from kernel_workbench.oracles.analysis.trace import LOWERED_PACKETS
 from kernel_workbench.oracles.op import Numerics
 from kernel_workbench.oracles.reference import (
     OpError,
+    Reference,
     ReferenceOp,
     op_of_reference,
     small_sizes,
@@ -118,12 +120,19 @@ def _op_of(file: Path) -> ReferenceOp:
     return op
 
 
-def _read(file: Path) -> dict[str, Any]:
-    """Read a file, and hold PyTorch's result in fp32 to its bound on the smallest case."""
+def _read(file: Path, dtype: torch.dtype | None) -> dict[str, Any]:
+    """Read a file, and hold PyTorch's result to its bound on the smallest case.
+
+    Args:
+        file: a problem or a definition.
+        dtype: the dtype of a problem's floating-point tensors; None takes the file's own.
+    """
     try:
         op = _op_of(file)
         reference = op.reference
         sizes, dtypes = small_sizes(reference), (reference.dtypes or (_SMALLEST,))[0]
+        if dtype is not None:
+            dtypes = dtype, dtype
         arrays = reference.signature.arrays
         is_large = sum(math.prod(array.shape(sizes)) for array in arrays) > _MOST_ELEMENTS
         if is_large:
@@ -135,7 +144,7 @@ def _read(file: Path) -> dict[str, Any]:
         if file.suffix == ".json":
             got = reference.emulate(case, inputs, Numerics())
         else:
-            got = dict(zip(op.outputs, reference.function(**inputs), strict=True))
+            got = dict(zip(op.outputs, _in_fp32(reference, inputs, dtype), strict=True))
     except (KernelError, OpError, MemoryError) as error:
         is_large = isinstance(error, MemoryError) or "allocate memory" in str(error)
         return {"state": "not done" if is_large else "refused", "told": str(error)}
@@ -162,18 +171,33 @@ def _read(file: Path) -> dict[str, Any]:
     }
 
 
+def _in_fp32(
+    reference: Reference, inputs: Mapping[str, Any], dtype: torch.dtype | None
+) -> tuple[torch.Tensor, ...]:
+    """Return PyTorch's result, computed in fp32 and rounded to `dtype` if that isn't None."""
+    if dtype is None:
+        return tuple(reference.function(**inputs))
+    wide = {name: x.float() if _is_floating(x) else x for name, x in inputs.items()}
+    results = reference.function(**wide)
+    return tuple(x.to(dtype) if _is_floating(x) else x for x in results)
+
+
+def _is_floating(x: object) -> bool:
+    return isinstance(x, torch.Tensor) and x.is_floating_point()
+
+
 def _ratio(off: torch.Tensor, bound: torch.Tensor) -> float:
     """Return the largest ratio of an error to its bound; 0 where the truth isn't finite."""
     return float(torch.where(off > 0, off / bound, 0.0).nan_to_num(0.0).max())
 
 
-def _apart(file: Path, limit: float) -> dict[str, Any]:
+def _apart(file: Path, limit: float, dtype: torch.dtype | None) -> dict[str, Any]:
     """Read a file in a process of its own, which is ended at the limit."""
     reading, writing = os.pipe()
     started, child = time.perf_counter(), os.fork()
     if child == 0:
         signal.alarm(int(limit))
-        os.write(writing, json.dumps(_read(file)).encode())
+        os.write(writing, json.dumps(_read(file, dtype)).encode())
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as answer:
@@ -184,7 +208,7 @@ def _apart(file: Path, limit: float) -> dict[str, Any]:
 
 
 def _measured(
-    folders: list[Path], kept: Path, limit: float, *, reads: bool
+    folders: list[Path], kept: Path, limit: float, dtype: torch.dtype | None, *, reads: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield a row of each file; where none is read, of those that have a result."""
     lines = kept.read_text().splitlines() if kept.exists() else []
@@ -195,7 +219,7 @@ def _measured(
             if str(file) not in existing and not reads:
                 continue
             if str(file) not in existing:
-                existing[str(file)] = _apart(file, limit)
+                existing[str(file)] = _apart(file, limit, dtype)
                 with kept.open("a") as results:
                     results.write(json.dumps(existing[str(file)]) + "\n")
                 print(f"{place} of {len(files)}: {file.name}: {existing[str(file)]['state']}")
@@ -250,12 +274,14 @@ def main() -> int:
     options.add_argument("--write", type=Path, required=True, metavar="FILE")
     options.add_argument("--limit", type=number(1, 3600), default=120.0, metavar="S")
     options.add_argument("--kept", action="store_true")
+    options.add_argument("--dtype", choices=("float16", "bfloat16"), metavar="NAME")
     options_typed = options.read()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     _load_tracing()
     kept = options_typed.write.with_suffix(".jsonl")
-    measured = partial(_measured, options_typed.folders, kept, options_typed.limit)
+    dtype = getattr(torch, options_typed.dtype) if options_typed.dtype else None
+    measured = partial(_measured, options_typed.folders, kept, options_typed.limit, dtype)
     rows = list(measured(reads=not options_typed.kept))
     parts = [HEAD, operations_text(), *([_table(rows, joined=options_typed.kept)] if rows else [])]
     options_typed.write.write_text("\n".join(parts), encoding="utf-8")

@@ -147,6 +147,47 @@ def test_any_torch_function_is_a_reference() -> None:
         assert_matches(both[0], reference=lambda x: (x.sum(-1), x.amax(-1)), x=x)
 
 
+_ROWS = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
+_WITH_A_TIE = torch.tensor([[1.0, 3.0, 2.0, 3.0]])
+
+
+def _other_place(values: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    return values, (places + 1) % 50
+
+
+@pytest.mark.parametrize(
+    ("function", "right", "wrong"),
+    [
+        (lambda x: x.argmax(1), lambda x: x.argmax(1), lambda x: (x.argmax(1) + 1) % 50),
+        (lambda x: x.argmax(1), lambda x: x.argmax(1).int(), lambda x: x.argmin(1)),
+        (
+            lambda x: torch.topk(x, 3),
+            lambda x: tuple(torch.topk(x, 3)),
+            lambda x: _other_place(*torch.topk(x, 3)),
+        ),
+        (lambda x: x > 0, lambda x: x > 0, lambda x: x >= x.amin()),
+        (lambda x: (8 * x).int(), lambda x: (8 * x).int(), lambda x: (8 * x).int() + 1),
+    ],
+    ids=["argmax", "argmax in int32", "topk", "bool", "truncated"],
+)
+def test_whole_numbers_are_judged_by_what_they_say(
+    function: Callable[[Tensor], Any],
+    right: Callable[[Tensor], Any],
+    wrong: Callable[[Tensor], Any],
+) -> None:
+    """An index is right where its value is the extreme; other whole numbers are exact."""
+    assert_matches(right(_ROWS), reference=function, x=_ROWS)
+    with pytest.raises(AssertionError, match="deterministic bound"):
+        assert_matches(wrong(_ROWS), reference=function, x=_ROWS)
+
+
+def test_first_index_of_a_tie_is_right() -> None:
+    """PyTorch promises the first of two largest."""
+    assert_matches(torch.tensor([1]), reference=lambda x: x.argmax(1), x=_WITH_A_TIE)
+    with pytest.raises(AssertionError, match="of equal numbers 1 is the first"):
+        assert_matches(torch.tensor([3]), reference=lambda x: x.argmax(1), x=_WITH_A_TIE)
+
+
 def test_declared_numerics_widen_the_bound() -> None:
     """A kernel whose sums round coarsely passes once it says so."""
     x = torch.randn(4, 300, generator=torch.Generator().manual_seed(3))
