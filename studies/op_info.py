@@ -5,8 +5,8 @@ sample's result in fp32 and calls `assert_matches(result, reference=operation, .
 a bound for it. The first two samples of an operation are tried, each in a process of its own.
 
 The study prints a line for each operation that isn't whole, and the counts: an operation is whole
-where each of its samples is judged and none fails. Operations without a floating-point result are
-left out. Results go to FILE, from which a run goes on.
+where each of its samples is judged and none fails. Operations without a dense floating-point result
+of fp32 arguments on a CPU are left out. Results go to FILE, from which a run goes on.
 
 --limit S: seconds that a sample may take (default 30).
 --results FILE: the results, a JSON object a line (default results/op_info.jsonl).
@@ -37,7 +37,7 @@ from kernel_workbench.testing import assert_matches
 
 _SAMPLES = 2
 _WHOLE, _FAILED, _REFUSED, _LATE, _CRASHED = "whole", "failed", "refused", "out of time", "crashed"
-_NO_FIGURE = "no floating-point result"
+_NO_FIGURE = "left out"
 
 
 def _judged(operation: Any, place: int) -> dict[str, str]:  # noqa: ANN401 (an OpInfo has no type)
@@ -58,9 +58,13 @@ def _judged(operation: Any, place: int) -> dict[str, str]:  # noqa: ANN401 (an O
         return tuple(result for result in results if isinstance(result, Tensor))
 
     reference.__name__ = operation.name.replace(".", "_")
-    with torch.no_grad():
-        outputs = reference(**{name: leaf.clone() for name, leaf in inputs.items()})
-    if not any(output.is_floating_point() for output in outputs):
+    try:
+        with torch.no_grad():
+            outputs = reference(**{name: leaf.clone() for name, leaf in inputs.items()})
+    except (NotImplementedError, RuntimeError, TypeError, AssertionError):
+        return {"state": _NO_FIGURE}  # it takes whole or complex numbers alone, or a GPU
+    dense = all(output.layout == torch.strided for output in outputs)
+    if not dense or not any(output.is_floating_point() for output in outputs):
         return {"state": _NO_FIGURE}
     try:
         assert_matches(outputs, reference=reference, **inputs)

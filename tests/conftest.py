@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -34,13 +35,19 @@ def pytest_configure(config: pytest.Config) -> None:
     option = config.option
     selected = option.keyword or option.markexpr or getattr(option, "lf", False)
     by_path = config.args_source is config.ArgsSource.ARGS
-    if not hasattr(config, "workerinput"):
-        option.all = bool(option.all or selected or by_path)
+    of_controller = getattr(config, "workerinput", {}).get("all")
+    option.all = bool(option.all or selected or by_path) if of_controller is None else of_controller
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in list(os.environ):
         if name.startswith("PYTEST_XDIST_") or name in (commands.NOX, commands.PROGRAM, FOLDER):
             del os.environ[name]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:  # noqa: ANN401 (pytest-xdist has no type for it)
+    """Tell a process of pytest-xdist if long runs are in, which an option wouldn't."""
+    node.workerinput["all"] = node.config.option.all
 
 
 @pytest.hookimpl(optionalhook=True)
