@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from kernel_workbench.suites.bench.rounds import BenchSide
 from kernel_workbench.suites.run.attempt import write_pairs
@@ -77,7 +76,7 @@ def same_code(sides: Sequence[BenchSide], pairs: Sequence[Pair], sm: int) -> lis
     ]
 
 
-def _hashes(side: BenchSide, calls: str, sm: int) -> list[Any] | None:
+def _hashes(side: BenchSide, calls: str, sm: int) -> list[str | None] | None:
     """Return the hashes of the calls in a side's tree, or None where the tree can't tell them."""
     files: list[str] = []
 
@@ -95,4 +94,7 @@ def _hashes(side: BenchSide, calls: str, sm: int) -> list[Any] | None:
         text=True,
         check=False,
     )
-    return list(json.loads(done.stdout)) if done.returncode == 0 else None
+    if done.returncode:
+        return None
+    answers: list[str | None] = json.loads(done.stdout)
+    return answers

@@ -11,8 +11,8 @@ A process is for one generation and does nothing else, so that host code may cac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -141,6 +141,27 @@ class _Driver:
 
 def _inside(*_: object, **__: object) -> AbstractContextManager[object]:
     return nullcontext()
+
+
+@contextmanager
+def tuned_anew() -> Iterator[None]:
+    """Have every call of an autotuned function launch each of its configurations.
+
+    Triton launches only the fastest one once it has tried all, and no launch takes time here.
+    """
+    from triton.runtime.autotuner import Autotuner  # noqa: PLC0415  (as in `install`)
+
+    run = Autotuner.run
+
+    def run_all(self: Any, *args: object, **named: object) -> object:  # noqa: ANN401
+        self.cache.clear()
+        return run(self, *args, **named)
+
+    Autotuner.run = run_all
+    try:
+        yield
+    finally:
+        Autotuner.run = run
 
 
 def install(sm: int) -> None:

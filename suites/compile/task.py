@@ -20,7 +20,7 @@ from kernel_workbench.suites import ROOT
 from kernel_workbench.suites.compile.capture import CapturedLaunch, CaptureError, NoteTaker
 from kernel_workbench.suites.compile.compiler import Compiler, Measured
 from kernel_workbench.suites.compile.expectations import offender
-from kernel_workbench.suites.compile.stand_in import install
+from kernel_workbench.suites.compile.stand_in import install, tuned_anew
 from kernel_workbench.suites.sandbox.wire import Message, case_of
 
 _Kernels = Mapping[tuple[str, str], Kernel]
@@ -98,7 +98,8 @@ class _Generation:
         if kernel is None:
             return None
         try:
-            steps = self._notes.steps(kernel, case_of(call["case"]))
+            with tuned_anew():
+                steps = self._notes.steps(kernel, case_of(call["case"]))
         except CaptureError:
             return None
         codes = [

@@ -40,6 +40,24 @@ KERNEL = """
         _{name}[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
         return y
 """
+TUNED = """
+    print("a line that the file prints where it is imported")
+
+    @triton.autotune([triton.Config({{}}, num_warps=warps) for warps in {warps}], key=["n"])
+    @triton.jit
+    def _{name}(x, y, n, BLOCK: tl.constexpr):
+        at = tl.arange(0, BLOCK)
+        row = tl.load(x + tl.program_id(0) * n + at, at < n, other=float("-inf"))
+        power = tl.exp(row - tl.max(row))
+        tl.store(y + tl.program_id(0) * n + at, power / tl.sum(power), at < n)
+
+    @kernel(SOFTMAX_FORWARD, DOMAIN, name={name!r})
+    def {name}(x):
+        y = torch.empty_like(x)
+        for _ in range(2):
+            _{name}[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+        return y
+"""
 # What changes in the kernel, and the change in its text.
 SAME = {
     "unchanged": ("", ""),
@@ -67,6 +85,8 @@ def _file(path: Path, *, changed: bool) -> str:
     for name, change in (SAME | OTHER).items():
         kernel = KERNEL.format(name=name)
         text += textwrap.dedent(kernel.replace(*change) if changed and change[0] else kernel)
+    for name, warps in (("same_tuning", (4,)), ("other_tuning", (4, 8)[: 1 + changed])):
+        text += textwrap.dedent(TUNED.format(name=name, warps=warps))
     for name, body in UNTOLD.items():
         function = name.replace(" ", "_")
         text += (
@@ -98,8 +118,9 @@ def test_same_machine_code_is_told_from_other_code(tmp_path: Path) -> None:
         BenchSide("A", "old.py", ROOT, ("--kernels", old)),
         BenchSide("B", "new.py", ROOT, (f"--kernels={new}",)),
     )
-    pairs = _pairs(*SAME, *OTHER, *UNTOLD, "not there")
-    assert [kernel.name for kernel, _ in same_code(sides, pairs, 90)] == list(SAME)
+    pairs = _pairs(*SAME, *OTHER, "same_tuning", "other_tuning", *UNTOLD, "not there")
+    same = [kernel.name for kernel, _ in same_code(sides, pairs, 90)]
+    assert same == [*SAME, "same_tuning"]
 
 
 def _sides() -> tuple[BenchSide, BenchSide]:
