@@ -21,7 +21,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -191,20 +191,33 @@ def _ratio(off: torch.Tensor, bound: torch.Tensor) -> float:
     return float(torch.where(off > 0, off / bound, 0.0).nan_to_num(0.0).max())
 
 
-def _apart(file: Path, limit: float, dtype: torch.dtype | None) -> dict[str, Any]:
-    """Read a file in a process of its own, which is ended at the limit."""
+def answered_apart(work: Callable[[], Mapping[str, Any]], limit: float) -> dict[str, Any]:
+    """Do work in a process of its own, which is ended at the limit.
+
+    Args:
+        work: returns an answer, for JSON.
+        limit: the seconds that the process may take.
+
+    Returns:
+        The answer, and beside it "s", the seconds. The answer is empty if the process gave none.
+    """
     reading, writing = os.pipe()
     started, child = time.perf_counter(), os.fork()
     if child == 0:
         signal.alarm(int(limit))
-        os.write(writing, json.dumps(_read(file, dtype)).encode())
+        os.write(writing, json.dumps(work()).encode())
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as answer:
         text = answer.read()
     os.waitpid(child, 0)
-    varying = json.loads(text) if text else {"state": "not done"}
-    return {"file": str(file), **varying, "s": round(time.perf_counter() - started, 1)}
+    return {**(json.loads(text) if text else {}), "s": round(time.perf_counter() - started, 1)}
+
+
+def _apart(file: Path, limit: float, dtype: torch.dtype | None) -> dict[str, Any]:
+    """Read a file in a process of its own, which is ended at the limit."""
+    answer = answered_apart(partial(_read, file, dtype), limit)
+    return {"file": str(file), "state": "not done", **answer}
 
 
 def _measured(

@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import fnmatch
 import json
-import os
-import signal
 import sys
-import time
 import warnings
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +32,7 @@ from kernel_workbench.oracles.op import ArgumentsError
 from kernel_workbench.oracles.reference import OpError
 from kernel_workbench.reports.arguments import CommandLine, number
 from kernel_workbench.testing import assert_matches
+from studies.any_op import answered_apart
 
 _SAMPLES = 2
 _WHOLE, _FAILED, _REFUSED, _LATE, _CRASHED = "whole", "failed", "refused", "out of time", "crashed"
@@ -75,23 +74,12 @@ def _judged(operation: Any, place: int) -> dict[str, str]:  # noqa: ANN401 (an O
     return {"state": _WHOLE}
 
 
-def _apart(operation: Any, place: int, limit: float) -> dict[str, str]:  # noqa: ANN401 (as above)
-    """Judge a sample in a process of its own, which is ended at the limit."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(int(limit))
-        try:
-            answer = _judged(operation, place)
-        except Exception as error:  # noqa: BLE001 (whatever a list of others holds)
-            answer = {"state": _CRASHED, "told": f"{type(error).__name__}: {error}"}
-        os.write(writing, json.dumps(answer).encode()[:60_000])
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as line:
-        text = line.read()
-    os.waitpid(child, 0)
-    return dict(json.loads(text)) if text else {"state": _LATE}
+def _answer(operation: Any, place: int) -> dict[str, str]:  # noqa: ANN401 (as above)
+    """Judge a sample, and tell an error that isn't the study's own."""
+    try:
+        return _judged(operation, place)
+    except Exception as error:  # noqa: BLE001 (whatever a list of others holds)
+        return {"state": _CRASHED, "told": f"{type(error).__name__}: {error}"}
 
 
 def main() -> int:
@@ -121,9 +109,13 @@ def main() -> int:
         rows = []
         for place in range(_SAMPLES):
             if (shown, place) not in existing:
-                began = time.perf_counter()
-                row = {"name": shown, "sample": place, **_apart(operation, place, read.limit)}
-                existing[shown, place] = row | {"s": round(time.perf_counter() - began, 1)}
+                answer = answered_apart(partial(_answer, operation, place), read.limit)
+                existing[shown, place] = {
+                    "name": shown,
+                    "sample": place,
+                    "state": _LATE,
+                    **answer,
+                }
                 with read.results.open("a") as file:
                     file.write(json.dumps(existing[shown, place]) + "\n")
             rows.append(existing[shown, place])

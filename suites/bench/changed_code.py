@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from kernel_workbench.suites.bench.rounds import BenchSide
@@ -21,6 +22,7 @@ from kernel_workbench.suites.run.suite import Pair
 from kernel_workbench.suites.sandbox.wire import spelled
 
 _SAME_CODE = "kernel_workbench.suites.compile.same_code"
+# In the order in which they are loaded, whatever order they are typed in: kernels come last.
 _FILES_OF_KERNELS = ("--definition", "--problem", "--ops", "--kernels")
 
 
@@ -78,16 +80,16 @@ def same_code(sides: Sequence[BenchSide], pairs: Sequence[Pair], sm: int) -> lis
 
 def _hashes(side: BenchSide, calls: str, sm: int) -> list[str | None] | None:
     """Return the hashes of the calls in a side's tree, or None where the tree can't tell them."""
-    files: list[str] = []
+    files: dict[str, list[str]] = {option: [] for option in _FILES_OF_KERNELS}
 
-    def keep(_: str, file: str) -> str:
-        files.append(file)
+    def keep(option: str, file: str) -> str:
+        files[option].append(file)
         return file
 
     with_values(side.arguments, _FILES_OF_KERNELS, keep)
     print(f"bench: {side.letter}: {side.name}: compiled code", file=sys.stderr, flush=True)
     done = subprocess.run(
-        [sys.executable, "-m", _SAME_CODE, str(sm), *files],
+        [sys.executable, "-m", _SAME_CODE, str(sm), *chain.from_iterable(files.values())],
         cwd=side.tree,
         input=calls,
         stdout=subprocess.PIPE,

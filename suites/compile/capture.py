@@ -19,6 +19,7 @@ import hashlib
 import json
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -163,16 +164,21 @@ class NoteTaker:
 
         Raises CaptureError.
         """
-        launches = (step.launch for step in self.steps(kernel, case))
+        launches = (step.launch for step in self._call(kernel, case, nullcontext()))
         return tuple({launch.key: launch for launch in launches if launch is not None}.values())
 
     def steps(self, kernel: Kernel, case: Case) -> tuple[Step, ...]:
         """Return what one call does on the GPU, in order. Raises CaptureError."""
+        return self._call(kernel, case, _OperationNoter(self._steps))
+
+    def _call(
+        self, kernel: Kernel, case: Case, mode: AbstractContextManager[object]
+    ) -> tuple[Step, ...]:
         inputs = kernel.op.inputs(case, torch.device("cpu"))
         arguments = {name: on_paper(value) for name, value in inputs.items()}
         self._steps.clear()
         try:
-            with Placing(), _OperationNoter(self._steps):
+            with Placing(), mode:
                 kernel.function(**arguments)
         except Exception as error:
             raise CaptureError(_message(error, kernel, case)) from error

@@ -45,6 +45,11 @@ class NamedCall:
     case: Case
 
     @property
+    def name(self) -> str:
+        """The kernel and case, for a line of progress."""
+        return f"{self.kernel} on {self.case.id()}"
+
+    @property
     def message(self) -> Message:
         """The call as a JSON object."""
         return {"op": self.op, "kernel": self.kernel, "case": spelled(self.case)}
@@ -74,7 +79,7 @@ class Take:
     @property
     def name(self) -> str:
         """The kernel and case, for a line of progress."""
-        return f"{self.call.kernel} on {self.call.case.id()}"
+        return self.call.name
 
     @property
     def limit_s(self) -> float:
@@ -106,7 +111,7 @@ class Compile:
         """The kernel and case, for a line of progress."""
         _, call = self.wanted[0]
         more = f" and {len(self.wanted) - 1} more" if len(self.wanted) > 1 else ""
-        return f"{call.kernel} on {call.case.id()}{more}"
+        return f"{call.name}{more}"
 
     @property
     def limit_s(self) -> float:
@@ -141,7 +146,7 @@ class Locate:
     @property
     def name(self) -> str:
         """The kernel and case, for a line of progress."""
-        return f"an instruction of {self.call.kernel} on {self.call.case.id()}"
+        return f"an instruction of {self.call.name}"
 
     @property
     def limit_s(self) -> float:
@@ -171,7 +176,7 @@ class Hash:
     @property
     def name(self) -> str:
         """The kernel and case, for a line of progress."""
-        return f"{self.call.kernel} on {self.call.case.id()}"
+        return self.call.name
 
     @property
     def limit_s(self) -> float:

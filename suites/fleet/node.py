@@ -20,7 +20,7 @@ from pathlib import Path
 
 from kernel_workbench.root import start_folder
 from kernel_workbench.suites.fleet.engine import Beat, Ended, Event, Order, Pair, Started, Text
-from kernel_workbench.suites.run.attempt import PAIR_NOTE
+from kernel_workbench.suites.run.attempt import PAIR_NOTE, write_pairs
 
 _PREFIX = "kernel-workbench-fleet-"
 _DEAD_S = 3600.0  # a run that lives beats each second
@@ -70,14 +70,10 @@ def _start(
     order: Order, folder: Path, results: Path, beat: Path, output: Path
 ) -> subprocess.Popen[bytes]:
     """Start the suite, as noxfile.py does, under a guard."""
-    lines: list[dict[str, object]] = [
-        {"kernel": kernel, "case": case} for kernel, case in order.done
-    ]
-    lines += [{"kernel": kernel, "case": case, "crashed": True} for kernel, case in order.crashed]
-    (folder / "done").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    write_pairs(folder / "done", order.done, order.crashed)
     command = [sys.executable, "-m", "kernel_workbench.suites.fleet.guard", str(beat)]
     command += [sys.executable, "-m", "kernel_workbench.suites.run", order.suite, *order.arguments]
-    command += [f"--results={results}"] + [f"--done={folder / 'done'}"] * bool(lines)
+    command += [f"--results={results}", f"--done={folder / 'done'}"]
     with output.open("wb") as file:
         return subprocess.Popen(
             command,

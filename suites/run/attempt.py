@@ -40,15 +40,19 @@ def known_pairs(file: str | None) -> KnownPairs:
     )
 
 
-def write_pairs(file: Path, pairs: Iterable[tuple[str, str]]) -> None:
+def write_pairs(
+    file: Path, done: Iterable[tuple[str, str]], crashed: Iterable[tuple[str, str]] = ()
+) -> None:
     """Write a file of --done.
 
     Args:
         file: the path.
-        pairs: the name of a kernel and the id of a case, for each pair to skip.
+        done: the name of a kernel and the id of a case, for each pair that gets no row.
+        crashed: likewise, for each pair that gets a row which says that it crashed.
     """
-    lines = [json.dumps({"kernel": kernel, "case": case}) for kernel, case in pairs]
-    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    pairs: list[dict[str, object]] = [{"kernel": kernel, "case": case} for kernel, case in done]
+    pairs += [{"kernel": kernel, "case": case, "crashed": True} for kernel, case in crashed]
+    file.write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs), encoding="utf-8")
 
 
 def note_pair(kernel: str, case: str) -> None:

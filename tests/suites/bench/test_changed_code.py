@@ -40,24 +40,14 @@ KERNEL = """
         _{name}[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
         return y
 """
-TUNED = """
+_AUTOTUNE = """
     print("a line that the file prints where it is imported")
 
     @triton.autotune([triton.Config({{}}, num_warps=warps) for warps in {warps}], key=["n"])
-    @triton.jit
-    def _{name}(x, y, n, BLOCK: tl.constexpr):
-        at = tl.arange(0, BLOCK)
-        row = tl.load(x + tl.program_id(0) * n + at, at < n, other=float("-inf"))
-        power = tl.exp(row - tl.max(row))
-        tl.store(y + tl.program_id(0) * n + at, power / tl.sum(power), at < n)
-
-    @kernel(SOFTMAX_FORWARD, DOMAIN, name={name!r})
-    def {name}(x):
-        y = torch.empty_like(x)
-        for _ in range(2):
-            _{name}[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
-        return y
-"""
+    @triton.jit"""
+TUNED = KERNEL.replace("\n    @triton.jit", _AUTOTUNE).replace(
+    "        _{name}[", "        for _ in range(2): _{name}["
+)
 # What changes in the kernel, and the change in its text.
 SAME = {
     "unchanged": ("", ""),
