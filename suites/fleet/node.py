@@ -73,7 +73,9 @@ def _start(
     write_pairs(folder / "done", order.done, order.crashed)
     command = [sys.executable, "-m", "kernel_workbench.suites.fleet.guard", str(beat)]
     command += [sys.executable, "-m", "kernel_workbench.suites.run", order.suite, *order.arguments]
-    command += [f"--results={results}", f"--done={folder / 'done'}"]
+    command.append(f"--results={results}")
+    if order.done or order.crashed:
+        command.append(f"--done={folder / 'done'}")
     with output.open("wb") as file:
         return subprocess.Popen(
             command,
