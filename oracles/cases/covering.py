@@ -118,9 +118,13 @@ class Coverage:
         places = np.array(self.levels(case), dtype=np.intp)
         result = np.zeros(self.met.shape, dtype=np.bool_)
         result[places[:, None], places] = True
-        if self.op.flops(case) == 0:
+        if not self._computes(case):
             result &= self._idle[:, None] | self._idle[None, :]
         return result
+
+    def _computes(self, case: Case) -> bool:
+        """Return True if there is something to compute."""
+        return self.op.flops(case) > 0
 
     def add(self, case: Case) -> int:
         """Note a case as met; how many possible pairs it is the first to meet."""

@@ -365,6 +365,10 @@ class _Covering(Coverage):
             self._bases.append([Part(), *smallest])
         self.possible = self.wanted.copy()
 
+    def _computes(self, case: Case) -> bool:
+        """Return True if no size is 0; to count flops, the function would have to be called."""
+        return all(size for _, size in case.sizes)
+
     def _served_case(self, parts: Iterable[Part]) -> Case | None:
         """Return the case of these parts; None where the last sizes have a 0, as most tries do."""
         *_, last, end = listed = list(parts)

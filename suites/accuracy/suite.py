@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -185,32 +185,20 @@ class Accuracy(VerdictSuite):
     def __init__(self, options: AccuracyOptions, device: torch.device) -> None:
         super().__init__(options, device)
         self.cases: tuple[Case, ...] = ()
-        self.own_cases: tuple[Case, ...] = ()  # of users' kernels
 
     def plan(self) -> Sequence[Pair]:
         """Return all kernels on all cases of their ops."""
         options = self.options
         kernels = self.selected()
-        self.cases = selected_cases(options, self.device, kernels, tier=options.tier)
         every = options.every_configuration or options.tier == "full"
         self.judge = self.run_of(FURTHER, every_configuration=every, signs=options.signs)
         self.judge.tells_configurations = options.every_configuration
         self.judge.briefly = options.tier == "ci" and not options.case and not options.cases
-        if options.quick:
-            self.cases = self._quick_cases(kernels)
-        if options.drawn_cases:
-            lines = Path(options.drawn_cases).read_text().splitlines()
-            self.own_cases = tuple(case_of(json.loads(line)) for line in lines)
-        elif not options.case and not options.cases and not options.quick:
-            self.own_cases = self._own_cases(kernels)
-        self.cases += self.own_cases
-        if not options.case and not options.cases:
-            self.cases = self._ordered(kernels)
+        self.cases = self._cases_of_run() if options.planned_cases else self._planned(kernels)
         tried = {case.op for case in self.cases}
         self.kernels = tuple(kernel for kernel in kernels if kernel.op.name in tried)
-        if options.shard:
-            number, count = map(int, options.shard.split("/"))
-            self.share = shards.share_of(self.cases, number, count, self.device.type)
+        if options.shard and not options.planned_cases:
+            self.share = self._share(shards.shares_of(self.cases, self.processes, self.device.type))
         self.judge.further = max(FURTHER, _FURTHER_CASES / max(1, len(self.cases)))
         alike = alike_together(self.kernels)
         pairs = [
@@ -223,6 +211,30 @@ class Accuracy(VerdictSuite):
             of_kernel = (case for other, case in pairs if other is kernel and self._is_mine(case))
             self.judge.learn(kernel, of_kernel)
         return pairs
+
+    def _cases_of_run(self) -> tuple[Case, ...]:
+        """Return the cases of the run that this process belongs to; note this process's share."""
+        lines = Path(self.options.planned_cases).read_text().splitlines()
+        shares = [json.loads(line) for line in lines]
+        numbers = [spelling.pop("share") for spelling in shares]
+        cases = tuple(map(case_of, shares))
+        self.share = self._share(dict(zip((case.id() for case in cases), numbers, strict=True)))
+        return cases
+
+    def _share(self, shares: Mapping[str, int]) -> frozenset[str]:
+        """Return the ids of the cases of this process."""
+        number = int(self.options.shard.partition("/")[0])
+        return frozenset(name for name, share in shares.items() if share == number)
+
+    def _planned(self, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
+        """Return the cases that the options select, in the order in which they are tried."""
+        options = self.options
+        self.cases = selected_cases(options, self.device, kernels, tier=options.tier)
+        if options.quick:
+            self.cases = self._quick_cases(kernels)
+        elif not options.case and not options.cases:
+            self.cases += self._own_cases(kernels)
+        return self.cases if options.case or options.cases else self._ordered(kernels)
 
     def _ordered(self, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
         """Sort the cases, op by op: cases that fail wrong kernels first, refused cases last."""
@@ -262,9 +274,17 @@ class Accuracy(VerdictSuite):
         """Return whether this process tries the case."""
         return self.share is None or case.id() in self.share
 
-    def for_processes(self) -> str:
-        """Return the drawn cases for --known, one JSON object a line."""
-        return "\n".join(json.dumps(spelled(case)) for case in self.own_cases)
+    def for_processes(self, count: int) -> str:
+        """Return each case and its share for --known, one JSON object a line.
+
+        Listing and ordering cases takes seconds. The cases of a file, which may hold their values,
+        are read from it again.
+        """
+        if self.options.cases:
+            return ""
+        shares = shards.shares_of(self.cases, count, self.device.type)
+        lines = (spelled(case) | {"share": shares[case.id()]} for case in self.cases)
+        return "\n".join(map(json.dumps, lines))
 
     def _is_for(self, kernel: Kernel, case: Case) -> bool:
         """Return True if the kernel is tried on the case.

@@ -336,9 +336,9 @@ class VerdictOptions(CallingOptions, SpreadOptions, DomainOptions):
         "continue the interrupted run of this record; repeat the run's options",
         type=not_empty,
     )
-    # For a process of a larger run: its share of the cases, and the file of the drawn cases.
+    # For a process of a larger run: its share of the cases, and the file of all cases.
     shard: str = option("--shard N/M", argparse.SUPPRESS, default="")
-    drawn_cases: str = option("--known CASES", argparse.SUPPRESS, default="")
+    planned_cases: str = option("--known CASES", argparse.SUPPRESS, default="")
     no_strict: bool = option(
         "--no-strict",
         "on a CPU, don't check each access of a kernel against its arguments",

@@ -212,7 +212,7 @@ class Session(Generic[PairRow]):
                 arguments.append(f"--failed={self._failed_before.record}")
             folder = self.config.invocation_params.dir
             self.shards = shards.Shards(
-                jobs, is_huge, arguments, folder, self.suite.for_processes()
+                jobs, is_huge, arguments, folder, self.suite.for_processes(jobs)
             )
             kept = []
         session.items[:] = kept

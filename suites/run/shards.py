@@ -102,24 +102,23 @@ def most_jobs(cases: Sequence[Case], device: str) -> int:
     return len({_family(case, device) for case in cases if not is_huge(case, device)})
 
 
-def share_of(cases: Sequence[Case], number: int, count: int, device: str) -> frozenset[str]:
-    """Return the ids of the cases of one share; all shares have about equal work.
+def shares_of(cases: Sequence[Case], count: int, device: str) -> dict[str, int]:
+    """Assign the cases of a run to shares that have about equal work.
 
     Args:
         cases: all cases of the run.
-        number: the share's number; `count` itself means the share of the huge cases of a GPU.
-        count: the number of other shares.
+        count: the number of shares, beside the one of the huge cases of a GPU.
         device: "cpu" or "cuda".
+
+    Returns:
+        The number of each case's share, by id; `count` is the number of the share of huge cases.
     """
-    huge = {case.id() for case in cases if is_huge(case, device)}
-    if number == count:
-        return frozenset(huge)
+    shares = {case.id(): count for case in cases if is_huge(case, device)}
     families: dict[object, list[Case]] = {}
     for case in cases:
-        if case.id() not in huge:
+        if case.id() not in shares:
             families.setdefault(_family(case, device), []).append(case)
     loads = [0.0] * count
-    mine: set[str] = set()
     weighed = [
         (sum(weight_of(case, device) for case in family), family) for family in families.values()
     ]
@@ -131,9 +130,8 @@ def share_of(cases: Sequence[Case], number: int, count: int, device: str) -> fro
     for weight, family in sorted(weighed, key=lambda pair: -pair[0]):
         least = loads.index(min(loads))
         loads[least] += weight
-        if least == number:
-            mine.update(case.id() for case in family)
-    return frozenset(mine)
+        shares |= {case.id(): least for case in family}
+    return shares
 
 
 def is_huge(case: Case, device: str) -> bool:

@@ -135,8 +135,9 @@ class Suite(Generic[PairRow]):
         del kept
         return 1, False
 
-    def for_processes(self) -> str:
-        """Return results that the run's other processes read with --known."""
+    def for_processes(self, count: int) -> str:
+        """Return what the run's other processes, `count` of them, read with --known."""
+        del count
         return ""
 
     def prepare(self, kept: Sequence[Pair]) -> None:

@@ -5,16 +5,15 @@ function of a module, a method of a class, the code object of a function, an ent
 function of PyTorch that the suites call. Before a candidate is imported, `take` records the
 identity of all of these objects.
 
-A comparison follows each call and takes a quarter of a millisecond: `gc.get_referents` lists all
-objects that modules, functions, classes and tables refer to, at the speed of C, and the addresses
-in that list are compared as bytes with the recorded ones. Only if the bytes differ are the objects
-compared in turn, to distinguish changes by libraries and suites from replacements by a candidate.
+A comparison follows each call and takes a tenth of a millisecond: the addresses of all objects that
+modules, functions, classes and tables refer to are read from memory (addresses.py) and compared as
+bytes with the recorded ones. Only if the bytes differ are the objects compared in turn, to
+distinguish changes by libraries and suites from replacements by a candidate.
 """
 
 from __future__ import annotations
 
 import builtins
-import ctypes
 import dis
 import gc
 import re
@@ -25,6 +24,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, cached_property, partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
+
+from kernel_workbench.suites.sandbox.worker_side.addresses import Reader
 
 _OURS = "kernel_workbench"
 # Names that this code looks up in other libraries, while it calls, judges and times, are recorded.
@@ -88,8 +89,6 @@ _PYTHONS = frozenset({"__annotations__", "__annotations_cache__", "__warningregi
 _OF_FUNCTION = ("__code__", "__defaults__", "__kwdefaults__", "__closure__")
 _WRAPPERS = (property, staticmethod, classmethod, cached_property, partial, MethodType)
 _MOST_ENTRIES = 20_000  # of a table: larger ones are data
-_POINTER = 8
-_ITEMS = 3 * _POINTER  # offset of the address of a list's items within the list object
 _UNSET = object()
 _RULE = "a kernel leaves the code that calls it, and judges it, as it was"
 
@@ -124,7 +123,6 @@ class _RecordedObject:
     before   the recorded references
     takes_place  True if a new entry would hide another object, which counts as a replacement
     grows    new entries are allowed
-    loose    most calls change its references, so `look` has to be called every time
     """
 
     owner: object
@@ -134,7 +132,6 @@ class _RecordedObject:
     before: Mapping[Any, object]
     takes_place: Callable[[Any], bool]
     grows: bool
-    loose: bool
 
     def changes(self) -> Iterator[tuple[str, Any]]:
         """Yield the changed entries: "replaced", "removed" or "added", and the key."""
@@ -238,7 +235,6 @@ class _Inventory:
                 partial(_write_entry, content),
                 lambda key: f"{name}.{key}",
                 takes_place=lambda _: True,
-                loose=True,
             )
 
     def type(self, of: type, name: str) -> None:
@@ -264,7 +260,6 @@ class _Inventory:
             partial(_write_attribute, of),
             lambda key: f"{name}.{key}",
             takes_place=lambda key: any(key in vars(item) for item in of.__mro__[1:]),
-            loose=bool(changing),
         )
         for key, value in tuple(content.items()):
             if key not in _PYTHONS:
@@ -349,11 +344,10 @@ class _Inventory:
         takes_place: Callable[[Any], bool] = lambda _: False,
         *,
         grows: bool = True,
-        loose: bool = False,
     ) -> None:
         if id(value) not in self._seen:
             self._seen[id(value)] = value
-            part = _RecordedObject(value, look, write, spelled, look(), takes_place, grows, loose)
+            part = _RecordedObject(value, look, write, spelled, look(), takes_place, grows)
             self.parts.append(part)
 
 
@@ -381,22 +375,27 @@ def take(tables: Mapping[str, dict[Any, Any]] | None = None) -> Fingerprint:
     for name, table in (tables or {}).items():
         inventory.table(table, name)
     parts = tuple(inventory.parts)
-    loose = tuple(item for item in parts if item.loose)
-    objects = tuple(item.owner for item in parts if not item.loose)
-    names = tuple((content.get, keys) for _, content, keys in looked_up)
-    addresses = _reader_of_addresses(objects, names)
-    baseline = addresses()
+    objects: list[tuple[object, list[object]]] = [
+        (part.owner, [value for value in part.before.values() if value is not _UNSET])
+        for part in parts
+        if not isinstance(part.owner, tuple)  # immutable: names that are looked up
+    ]
+    objects += [(content, list(map(content.get, keys))) for _, content, keys in looked_up]
+    new, reader = Reader.of, Reader.of(objects)
+    baseline = reader.read()
 
     def changed() -> str | None:
-        nonlocal baseline
-        now = addresses()
-        for part in loose if now == baseline else parts:
+        nonlocal baseline, reader
+        if reader.read() == baseline:
+            return None
+        for part in parts:
             try:
                 for what, key in part.changes():
                     return f"it {what} {part.spelled(key)}: {_RULE}"
             except Exception as error:  # noqa: BLE001  (replaced code may raise anything)
                 return f"it replaced code by code that raised {type(error).__name__}: {_RULE}"
-        baseline = now
+        reader = new(objects)  # a table may have moved
+        baseline = reader.read()
         return None
 
     def set_back() -> bool:
@@ -406,23 +405,6 @@ def take(tables: Mapping[str, dict[Any, Any]] | None = None) -> Fingerprint:
         return changed() is None
 
     return Fingerprint(changed, set_back)
-
-
-def _reader_of_addresses(
-    objects: tuple[object, ...], names: tuple[tuple[Callable[[str], object], tuple[str, ...]], ...]
-) -> Callable[[], bytes]:
-    """Return a reader of the addresses that the objects refer to and that the names have."""
-    referents, text_at, pointer, address = gc.get_referents, ctypes.string_at, ctypes.c_void_p, id
-
-    def addresses() -> bytes:
-        listed = referents(*objects)
-        for get, keys in names:
-            listed.extend(map(get, keys))
-        items = pointer.from_address(address(listed) + _ITEMS).value
-        assert items is not None
-        return text_at(items, len(listed) * _POINTER)
-
-    return addresses
 
 
 @cache

@@ -168,7 +168,7 @@ def test_command_of_a_search_finds_the_same(tmp_path: Path) -> None:
 
 
 # Read before a suite begins; by way of `vars`, as a suite may lack it; or by pytest.
-_ELSEWHERE = {"device", "resume", "done", "shard", "drawn_cases", "failedfirst", "pdb"}
+_ELSEWHERE = {"device", "resume", "done", "shard", "planned_cases", "failedfirst", "pdb"}
 
 
 @pytest.mark.parametrize("suite", ["accuracy", "search"])

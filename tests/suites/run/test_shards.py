@@ -14,7 +14,7 @@ from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.reports.record import Record, RunEnd, latest, read
 from kernel_workbench.suites.run import shards
-from kernel_workbench.suites.run.shards import default_jobs, is_huge, most_jobs, share_of
+from kernel_workbench.suites.run.shards import default_jobs, is_huge, most_jobs, shares_of
 from kernel_workbench.suites.sandbox.wire import spelled
 from tests import ROOT
 from tests.builders.commands import ACCURACY, run_python
@@ -49,12 +49,14 @@ def _cases() -> list[Case]:
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_shares_hold_every_case_once(kind: str, count: int) -> None:
-    """Also the huge ones, which are the share after the last."""
+    """Huge cases are in the share after the last."""
     cases = _cases()
-    shares = [share_of(cases, number, count, kind) for number in range(count + 1)]
-    assert sum(map(len, shares)) == len(cases)
-    assert frozenset().union(*shares) == {case.id() for case in cases}
-    assert shares[count] == {case.id() for case in cases if is_huge(case, kind)}
+    shares = shares_of(cases, count, kind)
+    assert shares.keys() == {case.id() for case in cases}
+    assert set(range(count)) <= set(shares.values()) <= set(range(count + 1))
+    assert {name for name, share in shares.items() if share == count} == {
+        case.id() for case in cases if is_huge(case, kind)
+    }
 
 
 def test_shares_of_a_gpu_keep_what_compiles_together() -> None:
@@ -68,21 +70,21 @@ def test_shares_of_a_gpu_keep_what_compiles_together() -> None:
         and not case.options
         and dict(case.sizes).get("d") == dict(case.sizes).get("d_v") == 64
     ]
-    holding = [share_of(cases, number, 12, "cuda") for number in range(12)]
+    shares = shares_of(cases, 12, "cuda")
     assert len(alike) > 50
-    assert sum(bool(share & set(alike)) for share in holding) == 1
+    assert len({shares[name] for name in alike}) == 1
 
 
 def test_shares_of_a_cpu_keep_what_has_one_graph() -> None:
     """A reference's cases of the same sizes, where a run has enough of others."""
     cases = [case for case in _cases() if case.tier == "ci"]
-    shares = [share_of(cases, number, 2, "cpu") for number in range(2)]
-    alike: dict[object, set[bool]] = {}
+    shares = shares_of(cases, 2, "cpu")
+    alike: dict[object, set[int]] = {}
     for case in cases:
         if case.op == "softmax_backward":
-            alike.setdefault(case.sizes, set()).add(case.id() in shares[0])
+            alike.setdefault(case.sizes, set()).add(shares[case.id()])
     assert len(alike) > 4
-    assert all(len(each) == 1 for each in alike.values())
+    assert all(len(numbers) == 1 for numbers in alike.values())
 
 
 def test_small_runs_stay_in_one_process() -> None:
@@ -104,8 +106,8 @@ def test_no_share_of_as_many_as_there_can_be_is_empty(kind: str) -> None:
     """On a GPU cases that need the same compiled kernels stay together, so there are fewer."""
     cases = _cases()[:40]
     count = most_jobs(cases, kind)
-    assert all(share_of(cases, number, count, kind) for number in range(count))
-    assert not share_of(cases, count, count + 1, kind)
+    assert set(shares_of(cases, count, kind).values()) == set(range(count))
+    assert set(shares_of(cases, count + 1, kind).values()) == set(range(count))
 
 
 def _run(results: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], Record]:
@@ -153,7 +155,7 @@ def test_share_tries_the_cases_that_its_run_has_drawn(tmp_path: Path) -> None:
     case = replace(next(iter(OPS["attention_delta"].cases())), seed=12345)
     file, known = tmp_path / "mine.py", tmp_path / "known"
     file.write_text(_DIES)
-    known.write_text(json.dumps(spelled(case)))
+    known.write_text(json.dumps(spelled(case) | {"share": 0}))
     few = (f"--kernels={file}", "--shard=0/1", "-k", "seed12345")
     ran, record = _run(tmp_path / "results", *few, f"--known={known}")
     assert ran.returncode == 0, ran.stdout
