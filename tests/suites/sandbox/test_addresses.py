@@ -46,7 +46,8 @@ _DATA = {"one": object(), "two": object()}
 _SHARED = {f"name{number}": object() for number in range(40)}
 
 
-def _copied(function: FunctionType) -> FunctionType:
+def _copied(function: Callable[..., float]) -> FunctionType:
+    assert isinstance(function, FunctionType)
     return FunctionType(function.__code__, globals(), "copy", function.__defaults__)
 
 
