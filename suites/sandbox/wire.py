@@ -8,10 +8,12 @@ be able to run code in the judge. Tensors travel as raw bytes through memory tha
 from __future__ import annotations
 
 import json
+import os
 import select
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -31,6 +33,24 @@ class ClosedError(ConnectionError):
 
 class LateError(TimeoutError):
     """The other side didn't answer in time."""
+
+
+@contextmanager
+def new_line() -> Iterator[tuple[socket.socket, socket.socket, int]]:
+    """Make the judge's end of a socket, a new process's end, and a file for what it prints.
+
+    After the block the process's end is closed here. If the block raises, no process will use the
+    others, which are closed too.
+    """
+    ours, theirs = socket.socketpair()
+    output = os.memfd_create("printed")
+    try:
+        with theirs:
+            yield ours, theirs, output
+    except BaseException:
+        ours.close()
+        os.close(output)
+        raise
 
 
 class Channel:

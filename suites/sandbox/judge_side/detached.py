@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from kernel_workbench.root import start_folder
 from kernel_workbench.suites.sandbox.orphans import orphans_left_to_init
-from kernel_workbench.suites.sandbox.wire import ClosedError
+from kernel_workbench.suites.sandbox.wire import ClosedError, new_line
 
 _PROGRAMS = Path(__file__).parents[1] / "worker_side"
 _START_S = 60.0
@@ -79,9 +79,11 @@ def start_detached(program: str) -> Keeper:
     Raises:
         DetachedError: if the process can't be started.
     """
-    ours, theirs = socket.socketpair()
-    output = os.memfd_create("printed")
-    with _text_of("keeper.py") as keeper, _text_of(program) as source:
+    with (
+        new_line() as (ours, theirs, output),
+        _text_of("keeper.py") as keeper,
+        _text_of(program) as source,
+    ):
         passed = theirs.fileno(), source.fileno(), output
         with orphans_left_to_init():
             started = subprocess.Popen(
@@ -98,9 +100,8 @@ def start_detached(program: str) -> Keeper:
             with started.stdout as printed:
                 first = printed.readline()
             started.wait(_START_S)
-    theirs.close()
-    if not first.strip().isdigit():
-        raise DetachedError("a process of its own can't be started for a user's calls")
+        if not first.strip().isdigit():
+            raise DetachedError("a process of its own can't be started for a user's calls")
     try:
         ended = os.pidfd_open(int(first))
     except ProcessLookupError:

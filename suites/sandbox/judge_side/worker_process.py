@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,7 +25,13 @@ from kernel_workbench.suites.sandbox.judge_side import waiting
 from kernel_workbench.suites.sandbox.judge_side.detached import Keeper
 from kernel_workbench.suites.sandbox.orphans import adopt_orphans
 from kernel_workbench.suites.sandbox.parcels import Arena
-from kernel_workbench.suites.sandbox.wire import Channel, ClosedError, LateError, Message
+from kernel_workbench.suites.sandbox.wire import (
+    Channel,
+    ClosedError,
+    LateError,
+    Message,
+    new_line,
+)
 
 _LOOK_EVERY_S = 0.2  # how often the judge reads a worker's memory
 _START_S = 120.0  # enough to load torch from a cold disk
@@ -81,21 +86,18 @@ class ForkServer:
         ready = waiting.take(cls.key(device, strict=strict, tasks=tasks))
         if isinstance(ready, ForkServer):
             return ready
-        ours, theirs = socket.socketpair()
-        output = os.memfd_create("printed")
         kind = "none" if strict is None else "strict" if strict else "stock"
         module = "kernel_workbench.suites.sandbox.worker_side.fork_server"
-        command = [sys.executable, "-m", module, str(theirs.fileno()), device.type, kind, *tasks]
-        process = subprocess.Popen(
-            command,
-            cwd=start_folder(),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            pass_fds=(theirs.fileno(),),
-            start_new_session=True,  # so that Ctrl-C reaches the judge only
-        )
-        theirs.close()
+        with new_line() as (ours, theirs, output):
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, str(theirs.fileno()), device.type, kind, *tasks],
+                cwd=start_folder(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # so that Ctrl-C reaches the judge only
+            )
         return cls(process, Channel(ours), output)
 
     @staticmethod
@@ -128,16 +130,13 @@ class ForkServer:
             WorkersError: if the server ends or doesn't answer.
         """
         self.wait()
-        ours, theirs = socket.socketpair()
-        output = os.memfd_create("printed")
-        try:
-            self.line.send(message, (theirs.fileno(), output))
-            while "forked" not in (reply := self.line.receive(_START_S)):
-                self._ended[reply["ended"]] = reply["status"]
-        except (ClosedError, LateError, KeyError) as error:
-            raise WorkersError("the server that starts workers is gone") from error
-        finally:
-            theirs.close()
+        with new_line() as (ours, theirs, output):
+            try:
+                self.line.send(message, (theirs.fileno(), output))
+                while "forked" not in (reply := self.line.receive(_START_S)):
+                    self._ended[reply["ended"]] = reply["status"]
+            except (ClosedError, LateError, KeyError) as error:
+                raise WorkersError("the server that starts workers is gone") from error
         return WorkerProcess(self, reply["forked"], Channel(ours), output)
 
     def status_of(self, pid: int, wait_s: float) -> int | None:

@@ -1,0 +1,96 @@
+"""A process that can't be started leaves no open socket or file behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from kernel_workbench.suites.sandbox.judge_side import detached, worker_process
+from kernel_workbench.suites.sandbox.judge_side.detached import DetachedError, start_detached
+from kernel_workbench.suites.sandbox.judge_side.worker_process import ForkServer, WorkersError
+
+_CPU = torch.device("cpu")
+
+
+def _opened() -> set[str]:
+    """Return what this process's descriptors refer to: sockets, and files in memory."""
+    opened = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            opened.add(os.readlink(descriptor))  # noqa: PTH115 (Path.readlink changes the text)
+        except FileNotFoundError:
+            continue
+    return {name for name in opened if name.startswith(("socket:", "/memfd:"))}
+
+
+def _replace(monkeypatch: pytest.MonkeyPatch, start: Callable[..., Any]) -> None:
+    """Let both modules start processes by this function."""
+    replaced = SimpleNamespace(**vars(subprocess) | {"Popen": start})
+    for module in (detached, worker_process):
+        monkeypatch.setattr(module, "subprocess", replaced)
+
+
+def _fork_by_a_dead_server() -> None:
+    server = ForkServer.start(_CPU, strict=None, tasks=("json",))
+    try:
+        server.wait()
+        server.kill()
+        server.fork({})
+    finally:
+        server.close()
+
+
+def _start_a_server() -> None:
+    ForkServer.start(_CPU, strict=None, tasks=("json", "os"))
+
+
+def _start_alone() -> None:
+    start_detached("user_script.py")
+
+
+def _no_process(*_: object, **__: object) -> None:
+    raise BlockingIOError("no more processes")
+
+
+@pytest.mark.parametrize(
+    ("start", "error"),
+    [
+        (_fork_by_a_dead_server, WorkersError),
+        (_start_a_server, BlockingIOError),
+        (_start_alone, BlockingIOError),
+    ],
+    ids=["fork", "server", "alone"],
+)
+def test_process_that_cannot_be_started_leaves_nothing_open(
+    start: Callable[[], None], error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python would warn of the socket whenever it is collected, in the middle of another call."""
+    ForkServer.start(
+        _CPU, strict=None, tasks=("json",)
+    ).close()  # opens what the tests themselves keep
+    before = _opened()
+    if error is BlockingIOError:
+        _replace(monkeypatch, _no_process)
+    with pytest.raises(error):
+        start()
+    assert _opened() <= before
+
+
+def test_keeper_that_says_nothing_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that ends before it prints its number can't be called."""
+    before = _opened()
+
+    def starts_another(_: object, **settings: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401
+        return subprocess.Popen(["/bin/true"], **settings)
+
+    _replace(monkeypatch, starts_another)
+    with pytest.raises(DetachedError, match="can't be started"):
+        start_detached("user_script.py")
+    assert _opened() <= before
