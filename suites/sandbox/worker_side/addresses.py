@@ -30,7 +30,7 @@ _OF_DICTIONARY = (16, 32, 40)
 Addresses = NDArray[np.intp]
 
 
-class _Memory:
+class _AllMemory:
     """All of this process's memory, as NumPy sees it; only valid addresses may be read."""
 
     __array_interface__: ClassVar = {
@@ -41,7 +41,7 @@ class _Memory:
     }
 
 
-_take: Callable[[Addresses], NDArray[np.uint64]] = np.asarray(_Memory()).take
+_take: Callable[[Addresses], NDArray[np.uint64]] = np.asarray(_AllMemory()).take
 
 
 def _words(address: int, count: int) -> NDArray[np.uint64]:
@@ -50,7 +50,7 @@ def _words(address: int, count: int) -> NDArray[np.uint64]:
 
 
 def _indices(addresses: Iterable[int]) -> Addresses:
-    """Return the indices of addresses within `_Memory`, in an array that nobody can change."""
+    """Return the indices of addresses within `_AllMemory`, in an array that nobody can change."""
     return np.frombuffer(
         (np.fromiter(addresses, dtype=np.intp) // _WORD - 1).tobytes(), dtype=np.intp
     )
@@ -58,10 +58,10 @@ def _indices(addresses: Iterable[int]) -> Addresses:
 
 def _offsets_in_function() -> tuple[int, ...]:
     """Return where a function keeps its code, defaults and closure; empty if that isn't found."""
-    held = 0.5
+    bound = 0.5
 
     def probe(positional: float = 1.5, *, keyword: float = 2.5) -> float:
-        return positional + keyword + held
+        return positional + keyword + bound
 
     words = _words(id(probe), FunctionType.__basicsize__ // _WORD).tolist()
     values = (probe.__code__, probe.__defaults__, probe.__kwdefaults__, probe.__closure__)
@@ -80,13 +80,13 @@ class Reader:
     own     the places in the objects' own memory
     before  the content of these places
     tables  the places in the tables of dictionaries, which move only if `before` changes
-    others  the objects that are read by `gc.get_referents`
+    unread  the objects that are left to `gc.get_referents`
     """
 
     own: Addresses
     before: bytes
     tables: Addresses
-    others: tuple[object, ...]
+    unread: tuple[object, ...]
 
     @classmethod
     def of(cls, objects: Iterable[tuple[object, list[object]]]) -> Reader:
@@ -94,29 +94,29 @@ class Reader:
 
         Args:
             objects: each object, which has to stay alive as long as the reader, and the references
-                that it held first, which nothing may replace.
+                that it had first, which nothing may replace.
 
         Returns:
             The reader.
         """
         own: list[int] = []
         tables: list[int] = []
-        others: list[object] = []
+        unread: list[object] = []
         for item, references in objects:
             places = _places(item, references)
             if places is None:
-                others.append(item)
+                unread.append(item)
             else:
                 own += places[0]
                 tables += places[1]
         indices = _indices(own)
-        return cls(indices, _take(indices).tobytes(), _indices(tables), tuple(others))
+        return cls(indices, _take(indices).tobytes(), _indices(tables), tuple(unread))
 
     def read(self) -> tuple[bytes, list[int]] | None:
         """Return the references as they are now; None if an object's own memory has changed."""
         if _take(self.own).tobytes() != self.before:
             return None
-        listed = list(map(id, gc.get_referents(*self.others)))
+        listed = list(map(id, gc.get_referents(*self.unread)))
         return _take(self.tables).tobytes(), listed
 
 

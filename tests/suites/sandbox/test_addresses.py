@@ -139,4 +139,4 @@ def test_most_objects_are_read_from_memory() -> None:
     objects = [*map(vars, modules), *functions]
     reader = Reader.of([(item, _references(item)) for item in objects])
     assert len(functions) > 100
-    assert len(reader.others) < 0.02 * len(objects)
+    assert len(reader.unread) < 0.02 * len(objects)
