@@ -215,9 +215,9 @@ class Accuracy(VerdictSuite):
     def _cases_of_run(self) -> tuple[Case, ...]:
         """Return the cases of the run that this process belongs to; note this process's share."""
         lines = Path(self.options.planned_cases).read_text().splitlines()
-        shares = [json.loads(line) for line in lines]
-        numbers = [spelling.pop("share") for spelling in shares]
-        cases = tuple(map(case_of, shares))
+        spellings = [json.loads(line) for line in lines]
+        numbers = [spelling.pop("share") for spelling in spellings]
+        cases = tuple(map(case_of, spellings))
         self.share = self._share(dict(zip((case.id() for case in cases), numbers, strict=True)))
         return cases
 

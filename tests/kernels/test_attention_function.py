@@ -67,7 +67,7 @@ def test_attention_has_the_gradients_of_the_formula(
         assert float((mine - theirs).abs().max()) <= SCALE_OF_FP32
 
 
-# The check of torch 2.15 reads that attribute.
+# The check of operators in torch 2.15 reads `.grad` of tensors that aren't leaves.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_attention_passes_torchs_check_of_operators(device: torch.device) -> None:
     """Schema, fake tensors, autograd registration and ahead-of-time tracing."""

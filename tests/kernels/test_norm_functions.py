@@ -117,7 +117,7 @@ def test_kernel_is_the_one_that_dispatch_takes(device: torch.device) -> None:
     assert tried > 100
 
 
-# The check of torch 2.15 reads that attribute.
+# The check of operators in torch 2.15 reads `.grad` of tensors that aren't leaves.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @_BOTH
 def test_norm_passes_torchs_check_of_operators(device: torch.device, *, rms: bool) -> None:

@@ -163,6 +163,18 @@ def test_code_that_was_replaced_is_named(name: str, noted: fingerprint.Fingerpri
     assert found.endswith("a kernel leaves the code that calls it, and judges it, as it was")
 
 
+def test_replacement_is_seen_after_a_lawful_change(noted: fingerprint.Fingerprint) -> None:
+    """The number of names is the same before and after."""
+    assert noted.changed() is None
+    vars(candidate)["__warningregistry__"] = {}
+    assert noted.changed() is None
+    del vars(candidate)["__warningregistry__"]
+    vars(candidate)["tuple"] = list
+    found = noted.changed() or ""
+    assert noted.set_back()
+    assert "candidate.tuple" in found
+
+
 def test_further_table_may_not_change() -> None:
     """The worker's own, by the name that it gives."""
     tasks: dict[str, object] = {"one": _other}

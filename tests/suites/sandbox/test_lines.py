@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ def _opened() -> set[str]:
     opened = set()
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
-            opened.add(os.readlink(descriptor))  # noqa: PTH115 (Path.readlink changes the text)
+            opened.add(str(descriptor.readlink()))
         except FileNotFoundError:
             continue
     return {name for name in opened if name.startswith(("socket:", "/memfd:"))}
@@ -72,9 +71,8 @@ def test_process_that_cannot_be_started_leaves_nothing_open(
     start: Callable[[], None], error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python would warn of the socket whenever it is collected, in the middle of another call."""
-    ForkServer.start(
-        _CPU, strict=None, tasks=("json",)
-    ).close()  # opens what the tests themselves keep
+    first = ForkServer.start(_CPU, strict=None, tasks=("json",))
+    first.close()  # the tests keep a socket of their own from the first start on
     before = _opened()
     if error is BlockingIOError:
         _replace(monkeypatch, _no_process)
@@ -86,11 +84,7 @@ def test_process_that_cannot_be_started_leaves_nothing_open(
 def test_keeper_that_says_nothing_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that ends before it prints its number can't be called."""
     before = _opened()
-
-    def starts_another(_: object, **settings: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401
-        return subprocess.Popen(["/bin/true"], **settings)
-
-    _replace(monkeypatch, starts_another)
+    _replace(monkeypatch, lambda _, **settings: subprocess.Popen(["/bin/true"], **settings))
     with pytest.raises(DetachedError, match="can't be started"):
         start_detached("user_script.py")
     assert _opened() <= before
