@@ -133,12 +133,12 @@ class _Places:
         values = {id(key): id(value) for key, value in item.items()}
         keys = np.flatnonzero(np.isin(words[:-1], np.fromiter(values, dtype=np.uint64)))
         pairs = {place: values[key] for place, key in zip(keys, words[keys].tolist(), strict=True)}
-        found = {place: value for place, value in pairs.items() if words[place + 1] == value}
-        if len(found) != len(item) or not wanted <= set(found.values()):
+        entries = {place: value for place, value in pairs.items() if words[place + 1] == value}
+        if len(entries) != len(item) or not wanted <= set(entries.values()):
             return False
         self.own |= own
         self.keys += item
-        for place, value in found.items():
+        for place, value in entries.items():
             at = table + int(place) * _WORD
             self.tables[at] = int(words[place])
             if value in wanted:
