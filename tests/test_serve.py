@@ -118,7 +118,7 @@ def test_a_candidate_that_misbehaves_leaves_the_judge_serving(
     place: Path, tmp_path: Path, body: str, rule: str | None
 ) -> None:
     """It fails, or its run does; the next run passes."""
-    report = _report(_started(place, tmp_path, body, "--time-limit=5"))
+    report = _report(_started(place, tmp_path, body, "--time-limit=15"))
     if rule is not None:
         assert [failure.rule for failure in report.failures] == [rule]
     assert _report(_started(place, tmp_path, "right")).passed

@@ -382,7 +382,7 @@ class SearchOptions(VerdictOptions):
 
     minutes: float = option(
         "--minutes M",
-        "the minutes of the search (default 5)",
+        "minutes in which cases are drawn; all of --cases are judged first (default 5)",
         default=5.0,
         type=number(0.01, _MOST_MINUTES),
     )

@@ -124,8 +124,10 @@ class Search(VerdictSuite):
         first = user_cases(self.options, self.device) or ()
         deadline = time.monotonic() + 60 * self.options.minutes
         count = 0
-        for target, case in self._turns(targets, first):
-            if time.monotonic() > deadline or (self.options.finds and count >= self.options.finds):
+        for turn, (target, case) in enumerate(self._turns(targets, first)):
+            # The user's cases are all judged, and one drawn case: a search of none says nothing.
+            late = turn > len(first) and time.monotonic() > deadline
+            if late or (self.options.finds and count >= self.options.finds):
                 return
             for other in targets:
                 if other.kernel.op.name != case.op or self._refuses(other.kernel, case):

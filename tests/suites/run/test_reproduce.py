@@ -154,7 +154,7 @@ def test_command_of_a_search_finds_the_same(tmp_path: Path) -> None:
     """Run as it is printed it said PASSED, on kernels of the checkout."""
     file = tmp_path / "my kernels.py"
     file.write_text(_KERNELS)
-    few = ("--sm=80", "--minutes=0.2", "--finds=1", "--jobs=1", "--dtype=bfloat16")
+    few = ("--sm=80", "--minutes=30", "--finds=1", "--jobs=1", "--dtype=bfloat16")
     asked = ("--device=cpu", f"--kernels={file}", "--kernel=wrong_on_80", *few)
     printed, record = _run("search", tmp_path / "search", *asked)
     (find,) = record.finds

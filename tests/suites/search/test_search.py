@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from pathlib import Path
@@ -52,6 +53,13 @@ def careless(dy, x, weight, mean, rstd, dresidual=None, has_bias=True):
     dbias = dy.double().sum(rows).to(weight.dtype) if has_bias else None
     return dx.to(x.dtype), (dy.double() * normalised).sum(rows).to(weight.dtype), dbias
 '''
+
+_CASE = {
+    "op": "layer_norm_backward",
+    "sizes": {"m": 3, "n": 5},
+    "dtype": "float32",
+    "options": ["residual"],
+}
 
 
 def _command(folder: Path, wrong: str, *more: str) -> list[str]:
@@ -156,13 +164,14 @@ def test_search_that_is_killed_keeps_its_finds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "rule"), [("os._exit(3)", "process ended"), ("time.sleep(60)", "time limit")]
+    ("wrong", "rule", "limit_s"),
+    [("os._exit(3)", "process ended", 60), ("time.sleep(600)", "time limit", 3)],
 )
 def test_kernel_that_ends_its_process_or_hangs_is_a_find(
-    wrong: str, rule: str, tmp_path: Path
+    wrong: str, rule: str, limit_s: int, tmp_path: Path
 ) -> None:
     """The worker is another one for each case that is tried, and the search goes on."""
-    done = run_python(*_command(tmp_path, wrong, "--finds=1", "--time-limit=1"))
+    done = run_python(*_command(tmp_path, wrong, "--finds=1", f"--time-limit={limit_s}"))
     (find,) = _record(tmp_path).finds
     assert find.rule == rule
     assert find.case.options == ("residual",)
@@ -170,9 +179,12 @@ def test_kernel_that_ends_its_process_or_hangs_is_a_find(
 
 
 def test_kernel_that_finds_no_memory_is_no_find(tmp_path: Path) -> None:
-    """The search's other processes hold it: the case counts as not tried, and that is told."""
+    """The search's other processes hold it: the case counts as not tried, and its row says so."""
     wrong = "raise torch.OutOfMemoryError('out of memory')"
-    done = run_python(*_command(tmp_path, wrong, "--minutes=0.05"))
+    cases = tmp_path / "cases"
+    passing = _CASE | {"sizes": {"m": 3, "n": 8}}
+    cases.write_text(f"{json.dumps(passing)}\n{json.dumps(_CASE)}")
+    done = run_python(*_command(tmp_path, wrong, "--minutes=0.01", f"--cases={cases}"))
     record = _record(tmp_path)
     untried = [row for row in record.rows if row.status == "refused"]
     assert not record.finds
