@@ -124,7 +124,9 @@ def _install(environment: nox.Session, group: str) -> None:
     requirements = sorted(wanted | (stamped & listed))
     stamp.unlink(missing_ok=True)  # an installation that is cut off counts for nothing
     environment.log(f"installing what the group {group} of pyproject.toml lists; it takes a while")
-    pip = ("python", "-m", "pip", "install", "--quiet", *requirements)
+    pip = ["python", "-m", "pip", "install", "--quiet", *requirements]
+    if not sys.flags.dont_write_bytecode and not os.environ.get("PYTHONDONTWRITEBYTECODE"):
+        pip.append("--no-compile")  # the first import compiles the few modules that are used
     try:
         done = environment.run_install(*pip, silent=True)
     except CommandFailed:
