@@ -485,7 +485,8 @@ def _imported(path: Path, option: str) -> Path:
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     _loading.append(file)
-    before = dict(_registered)
+    tables: tuple[dict[Any, Any], ...] = (_registered, OPS, _homes)
+    before = [dict(table) for table in tables]
     try:
         spec.loader.exec_module(module)
         for value in tuple(vars(module).values()):
@@ -503,8 +504,9 @@ def _imported(path: Path, option: str) -> Path:
     except SyntaxError as error:
         raise KernelError(f"{option} {path}: importing it raised {_where(error, file)}") from error
     except (Exception, SystemExit) as error:
-        _registered.clear()
-        _registered.update(before)
+        for table, content in zip(tables, before, strict=True):
+            table.clear()
+            table.update(content)
         sentence = f"{option} {path}: importing it raised {_where(error, file)}"
         names = kernels_named_in(file)
         listed = f" (its kernels: {', '.join(names)})" if names else ""

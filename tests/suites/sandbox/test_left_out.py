@@ -206,6 +206,33 @@ def test_file_whose_import_fails_costs_no_other_file(
     assert workers.files == (folder / "right.py",)
 
 
+_OWN_OP = """
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from kernel_workbench import ROWS, WIDTHS, Domain, kernel, op
+
+@op(sizes={"m": ROWS, "n": WIDTHS})
+def twice(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
+    return x + x
+
+@kernel(twice, Domain(dtypes=(torch.float32,), strides="contiguous"))
+def by_sum(x):
+    return x + x
+"""
+
+
+def test_mended_copy_of_a_file_defines_its_op(workers: Workers, folder: Path) -> None:
+    """An op of a file whose import fails afterwards is undone, as its kernels are."""
+    (folder / "other.py").write_text(f"{_OWN_OP}\nraise RuntimeError('no numbers')\n")
+    (folder / "right.py").write_text(_OWN_OP)
+    assert [kernel.name for kernel in workers.kernels()] == ["by_sum"]
+    (sentence,) = workers.left_out
+    assert sentence.startswith(f"--kernels {folder / 'other.py'}: importing it raised RuntimeError")
+    assert workers.files == (folder / "right.py",)
+
+
 def test_misspelt_registration_ends_the_run(workers: Workers, folder: Path) -> None:
     """A mistake in a file is refused before anything is tried."""
     (folder / "other.py").write_text(_RIGHT.replace('strides="contiguous"', 'stride="contiguous"'))
