@@ -77,7 +77,8 @@ class Profile(Suite[ProfileRow]):
         self.looping = Looping(self.workers, self.device, self.card.l2_bytes, LOOP)
         cases = profiled_cases(options, self.device, kernels, self.workers.refusal)
         chosen = profiled_kernels(options, kernels, cases, self.sm)
-        self.kernels = tuple({one.name: one for group in chosen.values() for one in group}.values())
+        planned = [one for group in chosen.values() for one in group]
+        self.kernels = tuple({(one.op.name, one.name): one for one in planned}.values())
         return [(kernel, case) for case in cases for kernel in chosen[case.id()]]
 
     def rows_of(self, kernel: Kernel, case: Case) -> int:

@@ -14,10 +14,12 @@ from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.oracles import OPS
 from kernel_workbench.profiles.traces import Missing
 from kernel_workbench.profiles.windows import Figures, WindowSpread, measure
+from kernel_workbench.suites.profile import suite
 from kernel_workbench.suites.profile.cases import distributions_of, profiled_kernels
 from kernel_workbench.suites.profile.figures import window_of
-from kernel_workbench.suites.profile.loop_request import zero
+from kernel_workbench.suites.profile.loop_request import Card, zero
 from kernel_workbench.suites.run.option_table import ProfileOptions
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from studies.power_check import checks
 from tests.builders.commands import run_python
 from tests.builders.synthetic_traces import constant, synthetic
@@ -67,6 +69,18 @@ def test_eight_kernels_run_by_default() -> None:
     assert len(names) == 8
     assert [chosen[case.id()][0].origin for case in CASES] == ["ours"] * 3
     assert all(each.origin == "baseline" for of in chosen.values() for each in of[1:])
+
+
+def test_kernels_of_one_name_are_listed_for_each_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The header lists PyTorch's kernel of every planned op."""
+    card = Card("GPU-00000000-synthetic", None, 90, 2**20)
+    monkeypatch.setattr(suite, "_card", lambda *_: card)
+    monkeypatch.setattr(Workers, "kernels", lambda _: all_kernels())
+    monkeypatch.setattr(Workers, "refusal", lambda *_: None)
+    run = suite.Profile(ProfileOptions(kernel=("torch_eager",)), torch.device("cpu"))
+    planned = {(kernel.op.name, kernel.name) for kernel, _ in run.plan()}
+    assert {(kernel.op.name, kernel.name) for kernel in run.kernels} == planned
+    assert len({op for op, _ in planned}) > 1
 
 
 def test_zeros_are_tried_where_arithmetic_draws_the_power() -> None:
