@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -109,7 +110,8 @@ def _gib(text: str) -> int:
     >>> _gib("0.5")
     536870912
     """
-    return int(number(0.1, 100_000)(text) * 2**30)
+    # Rounded down, the least size would be too small for the command that repeats a row.
+    return math.ceil(number(0.1, 100_000)(text) * 2**30)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,6 +104,14 @@ def test_command_of_a_row_has_each_option_that_decides(suite: str, tmp_path: Pat
         assert repeated.device == "cpu"
 
 
+@pytest.mark.parametrize("limit", ["0.1", "0.3", "1", "100000"])
+def test_memory_limit_is_repeated_to_the_byte(limit: str) -> None:
+    """The least limit too: rounded to whole bytes, it may not fall below what the option takes."""
+    options = _options("accuracy", "--memory-limit", limit)
+    words = shlex.split(" ".join(deciding_options(options, "accuracy", CPU)))
+    assert vars(_options("accuracy", *words))["memory_limit"] == vars(options)["memory_limit"]
+
+
 def test_limit_of_a_search_is_that_of_its_command() -> None:
     """A call may take 60 s in a search and 300 in `accuracy`, which runs the command."""
     words = deciding_options(_options("search"), "accuracy", CPU)
