@@ -40,7 +40,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Launches to compile, failed calls, and `silent` kernels without any launch.
+    """Launches to compile, failed calls, and the op and name of `silent` kernels without launches.
 
     `failures` has a failed call's entry, its sm, and the reason.
     """
@@ -70,12 +70,12 @@ def plan(chosen: Sequence[Standing], workers: CompileWorkers, *, everything: boo
     answers = _captured(tried, workers, answers)
     launches: dict[tuple[int, str], Planned] = {}
     failures = []
-    answered = set()  # kernels with an answer
+    answered = set()  # the ops and names of kernels with an answer
     for entry in tried:
         for sm, case in entry.cases.items():
             answer = answers[sm, _call(entry, sm)]
             if answer:
-                answered.add(entry.kernel.name)
+                answered.add(_kernel(entry))
             if isinstance(answer, str):
                 failures.append((entry, sm, answer))
                 continue
@@ -87,8 +87,8 @@ def plan(chosen: Sequence[Standing], workers: CompileWorkers, *, everything: boo
                     if earlier is None
                     else earlier.shared_with(" ".join([*_kernel(entry), entry.label]))
                 )
-    tried_kernels = dict.fromkeys(entry.kernel.name for entry in tried)
-    silent = tuple(name for name in tried_kernels if name not in answered)
+    tried_kernels = dict.fromkeys(map(_kernel, tried))
+    silent = tuple(" ".join(key) for key in tried_kernels if key not in answered)
     return Plan(tuple(launches.values()), tuple(failures), silent)
 
 

@@ -314,6 +314,7 @@ class CompileWorkers:
                 files = "".join(f"--kernels {file}: " for file in self.files)
                 raise KernelError(f"{files}a worker for sm {sm} didn't begin: {ended}") from ended
             if problem is not None:
+                process.end()
                 raise KernelError(problem)
             worker = _CompileWorker(sm, process)
         else:

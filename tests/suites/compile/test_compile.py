@@ -103,7 +103,7 @@ def test_launches_of_every_kind_are_taken_down(cold: tuple[str, Record]) -> None
     assert sorted(each for each in found if each[0] == "tuned") == [("tuned", 2), ("tuned", 4)]
     assert ("described", 4) in found
     assert ("in_gluon", 4) in found
-    assert "kernels that launch no Triton kernel: without_launches" in cold[0]
+    assert "kernels that launch no Triton kernel: attention_delta without_launches" in cold[0]
 
 
 def test_call_that_ends_the_process_is_one_row(cold: tuple[str, Record]) -> None:
