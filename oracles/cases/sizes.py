@@ -76,6 +76,12 @@ class Sizes:
         return min(value for values in self.levels.values() for value in values if value)
 
     @property
+    def several(self) -> tuple[int, ...]:
+        """The values above 1, rising; of a size that is always 1, or 0, that 1 alone."""
+        values = {value for values in self.levels.values() for value in values if value > 1}
+        return tuple(sorted(values)) or (1,)
+
+    @property
     def least(self) -> int:
         """The smallest value: a smaller one is no size of the op."""
         return min(min(level) for level in self.levels.values())

@@ -698,7 +698,7 @@ def small_sizes(reference: Reference) -> dict[str, int]:
     sizes = reference.sizes
     result: dict[str, int] = {}
     for name, size in sizes.items():
-        values = sorted(value for values in size.levels.values() for value in values if value > 1)
+        values = size.several
         result[name] = next((value for value in values if value not in result.values()), values[0])
     if reference.problem(result) is None:
         return result
@@ -714,10 +714,7 @@ def _apart(reference: Reference) -> list[dict[str, int]]:
     another, as far as there are such.
     """
     small = small_sizes(reference)
-    values = [
-        sorted({size for of in item.levels.values() for size in of if size > 1})
-        for item in reference.sizes.values()
-    ]
+    values = [item.several for item in reference.sizes.values()]
     drawn = (dict(zip(reference.sizes, item, strict=True)) for item in product(*values))
 
     def coincidences(sizes: Mapping[str, int]) -> tuple[int, int]:

@@ -74,10 +74,7 @@ def _mentions(axis: Axis, size: str) -> bool:
 
 def _sizes(reference: Reference, axis: str) -> Iterator[dict[str, int]]:
     """Sets of small sizes: those without a coincidence first, each size another in each."""
-    levels = {
-        name: sorted({value for values in size.levels.values() for value in values if value > 1})
-        for name, size in reference.sizes.items()
-    }
+    levels = {name: list(size.several) for name, size in reference.sizes.items()}
     levels[axis] = [value for value in levels[axis] if value >= _FEWEST]
     few = [values[:_FEW_LEVELS] for values in levels.values()]
     drawn = [dict(zip(levels, values, strict=True)) for values in product(*few)]
@@ -85,7 +82,8 @@ def _sizes(reference: Reference, axis: str) -> Iterator[dict[str, int]]:
     valid.sort(key=lambda sizes: (len(sizes) - len(set(sizes.values())), sum(sizes.values())))
     if valid:
         first = valid[0]
-        apart = (sizes for sizes in valid if all(sizes[name] != first[name] for name in first))
+        varying = [name for name, values in levels.items() if len(values) > 1]
+        apart = (sizes for sizes in valid[1:] if all(sizes[n] != first[n] for n in varying))
         yield first
         yield from apart
 

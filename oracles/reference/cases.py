@@ -335,14 +335,9 @@ def _entries(op: Op, case: Case, name: str) -> int:
     return op.geometry(case)[name].shape[0]
 
 
-def _smallest(size: Sizes) -> int:
-    """Return the smallest value above 1, if there is one."""
-    return min((value for of in size.levels.values() for value in of if value > 1), default=1)
-
-
 def _once(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     """Yield a case of each value that is too large to meet each level of the other factors."""
-    small = {name: _smallest(size) for name, size in sizes.items()}
+    small = {name: size.several[0] for name, size in sizes.items()}
     pairs = tuple(_dtypes(op))
     values = [(name, value) for name, size in sizes.items() for value in size.once or ()]
     for place, (name, value) in enumerate(values):

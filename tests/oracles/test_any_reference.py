@@ -143,6 +143,12 @@ _WORKS = {
     ),
     "bytes as an argument": (f'{_X}, w: Int8[Tensor, "m n"]', _MN, "return x * w"),
     "an axis of one more": (f'{_X}, w: Float[Tensor, "m+1 n"]', _MN, "return x + w[1:]"),
+    "an axis of a size that is 1 or 0": (
+        f'{_X}, s: Float[Tensor, "m one"]',
+        _M,
+        "return (x.sum(1, keepdim=True) * s).sum(1)",
+    ),
+    "an axis of 1": (f'{_X}, s: Float[Tensor, "m 1"]', _MN, "return x * s"),
     "numbers of math": (_X, _MN, "return x * math.sqrt(math.pi)"),
     "a dtype that is asked for": (
         _X,
@@ -260,9 +266,9 @@ def _known_ops_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def _written(folder: Path, arguments: str, returned: str, body: str) -> Path:
     file = folder / "mine.py"
     labels = ', labels={"i": "n"}' if " i: " in arguments else ""
-    file.write_text(
-        f"{_HEAD}\n@op(sizes=SIZES{labels})\ndef mine({arguments}) -> {returned}:\n    {body}\n"
-    )
+    one = ' | {"one": some(1, 0)}' if " one" in arguments else ""
+    decorator = f"@op(sizes=SIZES{one}{labels})"
+    file.write_text(f"{_HEAD}\n{decorator}\ndef mine({arguments}) -> {returned}:\n    {body}\n")
     return file
 
 
