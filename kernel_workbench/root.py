@@ -28,6 +28,11 @@ def default_results() -> Path:
     return start_folder() / "results"
 
 
+def results_from_here() -> Path:
+    """Return the same folder as a path from the current folder, where records are looked for."""
+    return Path(os.path.relpath(default_results()))
+
+
 def ignore_start_folder() -> None:
     """Keep modules in the current folder out of the processes that start from here.
 

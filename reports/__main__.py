@@ -23,15 +23,13 @@ from kernel_workbench.reports.phrases import shown
 from kernel_workbench.reports.record import RecordError, latest, read
 from kernel_workbench.reports.report import part_of, picture_of, roofline_svg
 from kernel_workbench.reports.views.profile_pictures import Thinning
+from kernel_workbench.root import results_from_here
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
     from kernel_workbench.reports.record import Record
-
-
-_RESULTS = Path("results")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +55,6 @@ def _parser() -> CommandLine:
     parser.add_argument(
         "--results",
         type=Path,
-        default=_RESULTS,
         metavar="DIR",
         help="the folder of the latest record (default: results)",
     )
@@ -99,7 +96,7 @@ def _shown(options: argparse.Namespace) -> list[str]:
     refuse_to_overwrite(named_forms(options))
     records = [
         read(path, thinned=Thinning().thinned)
-        for path in options.files or [latest(options.results)]
+        for path in options.files or [latest(options.results or results_from_here())]
     ]
     if not options.check:
         _write(records, options)
@@ -112,7 +109,7 @@ def _refuse_unused(options: argparse.Namespace) -> None:
     forms += ["--details"] * options.details
     if options.check and forms:
         raise RecordError(f"{forms[0]}: --check shows nothing; leave one out")
-    if options.files and options.results != _RESULTS:
+    if options.files and options.results is not None:
         raise RecordError(
             "--results names the latest record's folder, and files are named too; leave one out"
         )

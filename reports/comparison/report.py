@@ -153,8 +153,7 @@ def _refuse(sides: Sequence[RecordSide]) -> None:
     if len(set(suites)) == len(suites):
         named = ", ".join(f"{shown(side.path)} of {side.header.suite}" for side in sides)
         raise RecordError(
-            f"records are compared with others of their suite, and there are {named}; name two of "
-            "one suite"
+            f"compare needs two records of one suite, and was passed {named}; name another record"
         )
 
 

@@ -24,6 +24,7 @@ from kernel_workbench.reports.history.view import document_of, told_left_out, to
 from kernel_workbench.reports.output import refuse_to_overwrite, run_alone, write_document
 from kernel_workbench.reports.phrases import count, shown
 from kernel_workbench.reports.record import RecordError
+from kernel_workbench.root import results_from_here
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     options = _parser().read(arguments)
-    sources = [*map(str, options.records), *options.branch] or ["results"]
+    sources = [*map(str, options.records), *options.branch] or [str(results_from_here())]
     try:
         refuse_to_overwrite(named_forms(options))
         runs, left_out = _runs(options.records, options.branch)
@@ -74,7 +75,7 @@ def _runs(folders: Sequence[Path], branches: Sequence[str]) -> tuple[list[Record
             branch: copy_records(branch, Path(scratch) / str(number))
             for number, branch in enumerate(branches)
         }
-        named = [*folders, *copies.values()] or [Path("results")]
+        named = [*folders, *copies.values()] or [results_from_here()]
         runs, left_out = read_runs(records_in(named))
     for branch, copy in copies.items():
         left_out = [problem.replace(f"{copy}/", f"{branch}: ") for problem in left_out]
@@ -85,8 +86,8 @@ def _nothing(sources: Sequence[str], runs: int, left_out: Sequence[str]) -> str:
     also = f"; {told_left_out(left_out)}" if left_out else ""
     return (
         f"{shown(', '.join(sources))}: {count(runs, 'run')} of bench, profile or "
-        "accuracy, and no figure that two of them have; a history follows what several runs "
-        f"measured{also}"
+        "accuracy, and no figure that two runs have; keep the records of several runs of one suite "
+        f"there{also}"
     )
 
 

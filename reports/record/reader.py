@@ -323,8 +323,12 @@ def chunks_of(path: Path) -> deque[bytes]:
         raise RecordError(
             f"{shown(path)}: it is cut or damaged and can't be unpacked; copy it again"
         ) from error
+    except IsADirectoryError as error:
+        raise RecordError(f"{shown(path)}: it is a folder; name a record in it") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise RecordError(f"{shown(path)}: can't be read ({why(error)})") from error
+        raise RecordError(
+            f"{shown(path)}: it can't be read ({why(error)}); name a record"
+        ) from error
     if size > _MOST_BYTES:
         raise RecordError(
             f"{shown(path)}: larger than {_MOST_BYTES >> 20:,} MiB, so it is no record; name "

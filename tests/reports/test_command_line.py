@@ -11,8 +11,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from kernel_workbench import root
 from kernel_workbench.reports.__main__ import main
 from kernel_workbench.reports.exit_status import ExitStatus
+from kernel_workbench.reports.history.__main__ import main as history
 from tests import ROOT
 from tests.builders.accuracy_records import example_rows, write_example
 from tests.builders.bench_records import bench_rows, write_bench
@@ -149,3 +151,18 @@ def test_check_says_only_whether_a_record_is_whole(
     shown, errors = capsys.readouterr()
     assert shown == ""
     assert "the run did not finish" in errors
+
+
+def test_records_of_the_checkout_are_shown_in_every_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`report` and `history` read the folder that the suites of a checkout write."""
+    checkout, user = tmp_path / "checkout", tmp_path / "user"
+    user.mkdir()
+    write_example(checkout / "results" / "accuracy-20261121T040100Z-cpu.jsonl", example_rows())
+    monkeypatch.setattr(root, "ROOT", checkout)
+    monkeypatch.chdir(user)
+    assert main([]) == ExitStatus.RIGHT
+    assert "../checkout/results/accuracy-20261121T040100Z-cpu.jsonl" in capsys.readouterr().out
+    assert history([]) == ExitStatus.USAGE
+    assert capsys.readouterr().err.startswith("../checkout/results: 1 run of bench, profile or")

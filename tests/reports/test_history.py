@@ -158,7 +158,10 @@ def test_page_has_the_series(tmp_path: Path) -> None:
     [
         ({}, "there is no such file or folder"),
         ({"a.txt": "x"}, "0 runs of bench, profile or accuracy"),
-        ({"a.jsonl": "no record"}, "1 file left out"),
+        (
+            {"a.jsonl": "no record"},
+            "runs of one suite there; 1 file left out",
+        ),
     ],
 )
 def test_nothing_to_follow_is_told_in_a_sentence(
