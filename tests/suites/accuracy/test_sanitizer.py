@@ -78,6 +78,34 @@ def test_template_of_a_user_is_no_kernel_of_a_library() -> None:
     assert judged(86, _RACE.format(user, user) + _RACES.format(1, 1)).status == 86
 
 
+_READ = """========= Invalid __global__ read of size 4 bytes
+=========     at nvjet_sm90_hsh_256x128_coopA_NNT+0x580
+=========     by thread (65,0,0) in block (0,0,0)
+=========
+"""
+_API = """========= Program hit cudaErrorLaunchFailure (error 719) due to "unspecified launch failure" \
+on CUDA API call to cudaDeviceSynchronize.
+=========     Saved host backtrace up to driver entry point at error
+=========         Host Frame: at::cuda::synchronize() [0x8a03] in libtorch_cuda.so
+=========
+"""
+_ERRORS = "========= ERROR SUMMARY: {}\n"
+
+
+def test_error_that_names_no_kernel_counts_beside_a_librarys() -> None:
+    """A call of CUDA fails in the suite's process: no library's kernel explains that."""
+    assert judged(86, _READ + _ERRORS.format("1 error")).status == 0
+    assert judged(86, _READ + _API + _ERRORS.format("2 errors")).status == 86
+    two_processes = _READ + _ERRORS.format("1 error") + _ERRORS.format("1 error")
+    assert judged(86, two_processes).status == 86
+
+
+def test_suite_that_failed_counts_beside_a_librarys_error() -> None:
+    """The tool's exit status takes the place of the suite's, which the tool's output tells."""
+    failed = "========= Target application returned an error\n"
+    assert judged(86, _READ + failed + _ERRORS.format("1 error")).status == 86
+
+
 @pytest.mark.skipif(
     Path("/usr/local/cuda/bin/compute-sanitizer").exists(), reason="it is installed here"
 )
