@@ -39,6 +39,7 @@ from kernel_workbench.oracles.op import (
     dtype_name,
 )
 from kernel_workbench.oracles.reference.checks import one_sentence, watched_truth
+from kernel_workbench.oracles.reference.signature import OpError, place_of
 from kernel_workbench.suites.accuracy.verdict import Verdict, judge
 from kernel_workbench.suites.sandbox.call import Call
 
@@ -84,8 +85,9 @@ def assert_matches(
             output that an option leaves out, or a mapping by name, of which the outputs that it
             names are judged.
         op: an op of the workbench, as `RMS_NORM_FORWARD`, or a torch function.
-        reference: a torch function in place of `op`. It is run in float64, and its operations give
-            the bound; it must be a function of its arguments alone.
+        reference: a torch function or module in place of `op`. It is run in float64, and its
+            operations give the bound; it must be a function of its arguments alone, beside a
+            module's parameters and buffers.
         numerics: what the kernel does beside plain float32 accumulation, as
             `Numerics(accumulation_roundoff=2**-23)` for tensor cores; by default plain.
         **arguments: what the kernel was called on, by the op's or the function's names. A tensor
@@ -353,19 +355,30 @@ class _OfOp:
 
 @dataclass(frozen=True, slots=True)
 class _OfFunction:
-    """A torch function on arguments."""
+    """A torch function on arguments. written: the function that computes it, or a module."""
 
+    written: Reference
     function: Reference
     arguments: Inputs
     exact: tuple[Tensor, ...]
 
     @classmethod
-    def of(cls, function: Reference, arguments: Inputs) -> _OfFunction:
-        return cls(function, arguments, watched_truth(function, function, arguments))
+    def of(cls, written: Reference, arguments: Inputs) -> _OfFunction:
+        """Compute the truth. Raises OpError."""
+        function = written
+        if isinstance(written, torch.nn.Module) and not isinstance(written, torch.jit.ScriptModule):
+            function, arguments = _stateless(written, arguments)
+        exact = watched_truth(written, function, arguments)
+        for output in exact:
+            if not isinstance(output, Tensor):
+                name = type(output).__name__
+                message = f"it returns the type {name}; return a tensor, or a tuple of tensors"
+                raise OpError(f"{place_of(written)}: {message}")
+        return cls(written, function, arguments, exact)
 
     @property
     def name(self) -> str:
-        return str(getattr(self.function, "__name__", type(self.function).__name__))
+        return str(getattr(self.written, "__name__", type(self.written).__name__))
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -394,12 +407,26 @@ class _OfFunction:
             for name, value in self.arguments.items()
         }
         wanted = [dtypes.get(name, first) for name in self.outputs]
-        with one_sentence(self.function, f"{self.name}: to follow its errors failed"):
+        with one_sentence(self.written, f"{self.name}: to follow its errors failed"):
             derived = analysis.bounds(self.function, packed, numerics, wanted)
         return _cautious(dict(zip(self.outputs, derived, strict=True)), self.arguments)
 
 
 _Subject = _OfOp | _OfFunction
+
+
+def _stateless(module: torch.nn.Module, arguments: Inputs) -> tuple[Reference, Inputs]:
+    """Return a function of a module's arguments, parameters and buffers, and all of these."""
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    names = {f"{type(module).__name__}.{name}": name for name in state}
+
+    def call(**values: Any) -> Any:  # noqa: ANN401  (whatever the module takes and returns)
+        own = {name: values[argument] for argument, name in names.items()}
+        passed = {name: values[name] for name in arguments}
+        return torch.func.functional_call(module, own, (), passed)
+
+    own = {argument: state[name].detach() for argument, name in names.items()}
+    return call, {**arguments, **own}
 
 
 def _subject(

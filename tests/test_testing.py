@@ -28,6 +28,7 @@ from kernel_workbench.oracles import (
 from kernel_workbench.oracles.cases import arguments
 from kernel_workbench.oracles.cases.arguments import values_vary
 from kernel_workbench.oracles.op import Case, Numerics, Op
+from kernel_workbench.oracles.reference import OpError
 from kernel_workbench.testing import (
     ArgumentsError,
     NoPowerWarning,
@@ -145,6 +146,39 @@ def test_any_torch_function_is_a_reference() -> None:
     assert_matches(both, reference=lambda x: (x.sum(-1), x.amax(-1)), x=x)
     with pytest.raises(AssertionError, match="got 1 outputs, not 2: output0, output1"):
         assert_matches(both[0], reference=lambda x: (x.sum(-1), x.amax(-1)), x=x)
+
+
+def test_a_module_is_a_reference_with_its_parameters() -> None:
+    """They are made float64 for the truth, and keep their dtype for the kernel."""
+    x = torch.randn(6, 40, generator=torch.Generator().manual_seed(2))
+    linear = torch.nn.Linear(40, 5)
+    y = linear(x)
+    assert_matches(y, reference=linear, input=x)
+    assert linear.weight.dtype == torch.float32
+    with pytest.raises(AssertionError, match=r"Linear: deterministic bound: output\["):
+        assert_matches(y * 1.001, reference=linear, input=x)
+    norm = torch.nn.BatchNorm1d(40)
+    with pytest.raises(OpError, match=r"changes its argument BatchNorm1d\.num_batches_tracked"):
+        assert_matches(norm(x), reference=norm, input=x)
+    assert_matches(norm.eval()(x), reference=norm, input=x)
+
+
+def test_results_that_are_no_tensors_and_complex_numbers_are_refused() -> None:
+    """A bound of 0 was derived for what a Fourier transform's result became."""
+    x = torch.randn(4, 16)
+    returned: list[tuple[Callable[..., Any], str]] = [
+        (lambda x: {"y": x}, "returns the type dict; return a tensor, or a tuple of tensors"),
+        (lambda x: x.stride(), "returns the type int"),
+    ]
+    pair: Callable[..., Any] = lambda x: [x, x]  # noqa: E731
+    assert_matches([x, x], reference=pair, x=x)
+    for function, sentence in returned:
+        with pytest.raises(OpError, match=sentence):
+            assert_matches(x, reference=function, x=x)
+    with pytest.raises(OpError, match=r"complex numbers \(torch.fft.rfft\)"):
+        assert_matches(torch.fft.rfft(x).abs(), reference=lambda x: torch.fft.rfft(x).abs(), x=x)
+    with pytest.raises(OpError, match="x is complex"):
+        assert_matches(x.abs(), reference=torch.abs, x=x.to(torch.complex64))
 
 
 _ROWS = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))

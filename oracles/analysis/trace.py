@@ -312,7 +312,7 @@ def run(
     """
     with made_in(dtype), Precision(dtype):
         result = reference(**{**inputs, **tensors_of(inputs, dtype)})
-    return result if isinstance(result, tuple) else (result,)
+    return tuple(result) if isinstance(result, tuple | list) else (result,)
 
 
 # What is lowered: compositions of operations that have rules. Softmax and its like have their own.

@@ -83,6 +83,11 @@ class _Watch(TorchDispatchMode):
                 if name is not None:
                     self._refuse(f"it changes its argument {name}; compute a new tensor")
         result = func(*args, **(kwargs or {}))
+        if any(isinstance(leaf, Tensor) and leaf.is_complex() for leaf in tree_leaves(result)):
+            self._refuse(
+                f"it computes with complex numbers ({self._called(func)}), where errors can't be "
+                "followed; write it in real numbers"
+            )
         if is_whole:
             self.whole |= {id(leaf): leaf for leaf in tree_leaves(result) if _is_whole(leaf)}
         return result
@@ -182,6 +187,10 @@ def watched_truth(
     Raises:
         OpError: the function fails, draws random numbers, changes an argument, or goes by values.
     """
+    for name, value in inputs.items():
+        if isinstance(value, Tensor) and value.is_complex():
+            message = f"{name} is complex, where errors can't be followed; pass real numbers"
+            raise OpError(f"{place_of(written)}: {message}")
     wide = {
         name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
         for name, value in inputs.items()
