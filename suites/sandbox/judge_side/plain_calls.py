@@ -198,15 +198,15 @@ def _spelled(value: object) -> object:
 
 
 def _outputs(kernel: Kernel, case: Case, reply: _Reply, home: torch.device) -> dict[str, Tensor]:
-    """Return the outputs by name.
+    """Return the outputs by name; none if the call failed.
 
     Raises:
         ValueError: if they aren't the op's outputs.
     """
-    if reply.outputs is None:
+    if reply.raised is not None or reply.ended is not None:
         return {}
     forms, outputs = kernel.op.forms(case), {}
-    for name, sent in zip(kernel.op.outputs, reply.outputs, strict=True):
+    for name, sent in zip(kernel.op.outputs, reply.outputs or (), strict=True):
         if (sent is None) != (name not in forms):
             raise ValueError
         if sent is not None:
