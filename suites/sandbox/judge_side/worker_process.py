@@ -39,6 +39,7 @@ _END_S = 10.0
 _TAIL = 2**12
 _TRACEBACK = "Traceback (most recent call last):"
 _MOST_LINES, _MOST_COLUMNS = 10, 200  # of the text that a kernel prints in a call
+_SIGNALS = {number.value: number.name for number in signal.Signals}  # most real-time ones lack it
 
 
 class WorkersError(RuntimeError):
@@ -315,7 +316,7 @@ class WorkerProcess:
         if status is None:
             return f"its process hung up{also}"
         if status < 0:
-            name = signal.Signals(-status).name
+            name = _SIGNALS.get(-status, f"signal {-status}")
             hint = " (out of memory?)" if name == "SIGKILL" else ""
             return f"its process was killed by {name}{hint}{also}"
         return f"it ended its process, with status {status}{also}"
