@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 1, 36, 37
@@ -41,7 +41,8 @@ def end_children(spared: frozenset[int] = frozenset()) -> None:
         spared: process ids that stay alive.
     """
     while True:
-        children = _children() - spared
+        own = os.getpid()
+        children = {pid for pid, parent in _parents().items() if parent == own} - spared
         if not children:
             return
         for pid in children:
@@ -52,16 +53,20 @@ def end_children(spared: frozenset[int] = frozenset()) -> None:
                 continue
 
 
-def _children() -> set[int]:
-    """Return the process ids of this process's children."""
-    own = str(os.getpid())
-    children = set()
+def family(pid: int) -> set[int]:
+    """Return a process's id, and the ids of its children, of their children, and so on."""
+    parents, members = _parents(), {pid}
+    while more := {child for child, parent in parents.items() if parent in members} - members:
+        members |= more
+    return members
+
+
+def _parents() -> dict[int, int]:
+    """Return the parent's id of each process, by the process's id."""
+    parents = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
-            try:
+            with suppress(OSError):  # the process has ended
                 status = (folder / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if status[1] == own:
-                children.add(int(folder.name))
-    return children
+                parents[int(folder.name)] = int(status[1])
+    return parents

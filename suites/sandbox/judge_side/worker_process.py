@@ -23,7 +23,7 @@ import torch
 from kernel_workbench.root import start_folder
 from kernel_workbench.suites.sandbox.judge_side import waiting
 from kernel_workbench.suites.sandbox.judge_side.detached import Keeper
-from kernel_workbench.suites.sandbox.orphans import adopt_orphans
+from kernel_workbench.suites.sandbox.orphans import adopt_orphans, family
 from kernel_workbench.suites.sandbox.parcels import Arena
 from kernel_workbench.suites.sandbox.wire import (
     Channel,
@@ -302,7 +302,9 @@ class WorkerProcess:
     def _beyond(self, deadline: float, limit_s: float, memory_limit: int) -> LimitError | None:
         if time.monotonic() > deadline:
             return LimitError("time limit", f"it didn't return within {limit_s:g} s")
-        resident = _resident(self.pid)
+        # A keeper takes no memory itself: the processes that it keeps do.
+        pids = family(self.pid) if isinstance(self.server, Keeper) else {self.pid}
+        resident = max(map(_resident, pids))
         if resident <= memory_limit:
             return None
         used, most = resident / 2**30, memory_limit / 2**30

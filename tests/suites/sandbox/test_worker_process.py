@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -11,12 +14,16 @@ from typing import Any
 
 import pytest
 
+from kernel_workbench.suites.sandbox.judge_side.detached import Keeper
 from kernel_workbench.suites.sandbox.judge_side.worker_process import (
     EndedError,
     WorkerProcess,
     default_memory_limit,
 )
 from kernel_workbench.suites.sandbox.wire import Channel
+
+_PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+_CHILD = "memory = b'x' * 2**28; print('ready', flush=True); input()"
 
 
 @contextmanager
@@ -39,3 +46,18 @@ def test_every_signal_has_a_sentence(status: int, name: str) -> None:
         theirs.close()
         with pytest.raises(EndedError, match=f"its process was killed by {name}"):
             process.answer(10.0, default_memory_limit())
+
+
+def test_memory_of_kept_processes_counts() -> None:
+    """A user's call is made by a child of the process that the keeper keeps."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _PARENT, _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"ready\n"
+        keeper = Keeper(parent.pid, socket.socket(), -1, os.pidfd_open(parent.pid))
+        with keeper.line, _process(keeper, parent.pid) as (process, _):
+            assert process._beyond(math.inf, 1.0, 2**30) is None
+            late = process._beyond(math.inf, 1.0, 2**27)
+            parent.communicate(b"\n")
+    assert "its process took 0.3 GiB of memory, past 0.1 GiB" in str(late)
