@@ -236,16 +236,14 @@ class _Buffer:
     nbytes  the bytes that are sent
     lead    the buffer's distance from a multiple of 256 bytes
     room    the size of the whole buffer
+    whole   the whole buffer is sent; otherwise the elements of its tensor, in order
     """
 
     start: int
     nbytes: int
     lead: int
     room: int
-
-    @property
-    def whole(self) -> bool:
-        return self.nbytes == self.room
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +282,7 @@ class Parcel:
                 numbers[storage.data_ptr()] = number
                 nbytes = storage.nbytes() if whole else value.numel() * value.element_size()
                 lead = storage.data_ptr() % _ALIGNMENT
-                buffers.append(_Buffer(size, nbytes, lead, storage.nbytes()))
+                buffers.append(_Buffer(size, nbytes, lead, storage.nbytes(), whole))
                 sent.append(partial(bits_of if whole else _packed, value))
                 size += aligned(nbytes)
             places[name] = Place(
@@ -345,7 +343,12 @@ class Parcel:
     def described(self) -> dict[str, Any]:
         """Return buffers and arguments in JSON."""
         buffers = [
-            {"bytes": buffer.nbytes, "lead": buffer.lead, "room": buffer.room}
+            {
+                "bytes": buffer.nbytes,
+                "lead": buffer.lead,
+                "room": buffer.room,
+                "whole": buffer.whole,
+            }
             for buffer in self.buffers
         ]
         scalars = {
@@ -403,11 +406,11 @@ class Unpacked:
                 tensor = torch.empty(0, dtype=place.dtype, device=device)
                 tensor.set_(buffer.untyped_storage(), start, place.shape, place.strides)
                 arguments[name] = tensor
-                if sent["bytes"] < sent["room"]:
+                if not sent["whole"]:
                     elements = home.view(place.dtype).view(place.shape)
                     _once(tensor, tensor).copy_(_once(elements, tensor))
                     self._returned.append((tensor, elements))
-            if sent["bytes"] == sent["room"]:
+            if sent["whole"]:
                 buffer.copy_(home)
                 self._returned.append((buffer, home))
             offset += aligned(sent["bytes"])

@@ -202,6 +202,27 @@ def test_element_that_is_seen_often_is_sent_once(device: torch.device) -> None:
     assert parcel.differs(arena) is None
 
 
+@pytest.mark.parametrize(
+    "x",
+    [torch.arange(48.0).view(6, 8).T, torch.arange(24.0).expand(5, 24)],
+    ids=["turned", "spread"],
+)
+def test_large_buffer_without_gaps_keeps_its_order(
+    x: Tensor, arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its elements may be as many as the buffer has, in another order, or more."""
+    monkeypatch.setattr(parcels, "LARGEST_POISONED_BUFFER", 64)
+    parcel = Parcel.of({"x": x}, CPU)
+    unpacked = Unpacked(arena, parcel.put(arena), (), CPU)
+    for sent in (parcel.seen()["x"], required(unpacked.arguments, "x")):
+        assert torch.equal(required({"x": sent}, "x"), x)
+    unpacked.send_back()
+    assert parcel.differs(arena) is None
+    required(unpacked.arguments, "x")[:1, 0] = -1.0
+    unpacked.send_back()
+    assert parcel.differs(arena) == "x"
+
+
 def test_tensors_that_share_a_buffer_share_its_copy(arena: Arena) -> None:
     """q, k and v of one projection lie in one buffer, position by position."""
     buffer = place_vector(torch.arange(24.0), torch.float32, TensorLayout())
