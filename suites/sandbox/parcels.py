@@ -373,7 +373,7 @@ class Parcel:
     def changed(self, arena: Arena, op: Op) -> str | None:
         """Return a sentence if a call of `op` wrote to memory that it must not change."""
         name = self.differs(arena)
-        where = "around" if name in op.updates else "or around"
+        where = "around" if name in op.updates else "in or around"
         return None if name is None else f"it wrote to memory {where} input {name}"
 
 

@@ -177,9 +177,9 @@ def test_candidate_that_writes_to_an_input_fails(device: torch.device) -> None:
         x.as_strided((1,), (1,), x.storage_offset() - 1).zero_()
         return _sound(**arguments)
 
-    assert _row(inside, device).reason == "it wrote to memory or around input mean"
+    assert _row(inside, device).reason == "it wrote to memory in or around input mean"
     row = _row(around, device)
-    assert (row.rule, row.reason) == ("changed input", "it wrote to memory or around input x")
+    assert (row.rule, row.reason) == ("changed input", "it wrote to memory in or around input x")
 
 
 def test_error_of_cuda_is_told_without_torchs_advice(device: torch.device) -> None:
@@ -338,7 +338,7 @@ def test_candidate_that_spoils_its_inputs_doesnt_spoil_the_next_ones(device: tor
     run = run_on(device)
     assert run.try_pair(kernel_of(_sound, dtypes=(torch.float32,)), CASE).status == "passed"
     row = run.try_pair(kernel_of(spoiling, dtypes=(torch.float32,)), CASE)
-    assert row.reason == "it wrote to memory or around input x"
+    assert row.reason == "it wrote to memory in or around input x"
     assert run.try_pair(kernel_of(_sound, dtypes=(torch.float32,)), CASE).status == "passed"
     assert run.oracle_calls == 2
 

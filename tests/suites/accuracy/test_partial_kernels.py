@@ -148,7 +148,7 @@ def test_partial_kernel_mustnt_update_what_it_doesnt_return(device: torch.device
     )
     made = _registered(adds_to_dweight, ("dx",), features=("accumulate",))
     row = run.try_pair(made, case)
-    assert row.reason == "it wrote to memory or around input dweight"
+    assert row.reason == "it wrote to memory in or around input dweight"
     # On the same inputs: those of one case are made once for all kernels.
     sound = _registered(dx_alone, ("dx",), features=("accumulate",))
     assert run.try_pair(sound, case).status == "passed"

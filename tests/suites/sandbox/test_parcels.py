@@ -158,7 +158,7 @@ def test_change_of_one_bit_is_found_wherever_it_is(name: str, device: torch.devi
     case = _case("offset3")
     assert _called(case, device, None) is None
     for reach in (0, 1):
-        told = f"it wrote to memory or around input {name}"
+        told = f"it wrote to memory in or around input {name}"
         assert _called(case, device, name, reach) == told
 
 
@@ -237,7 +237,7 @@ def test_tensors_that_share_a_buffer_share_its_copy(arena: Arena) -> None:
     assert unpacked.arguments["causal"] is True
     k[1, 2] = 0
     unpacked.send_back()
-    assert parcel.changed(arena, ATTENTION_FORWARD) == "it wrote to memory or around input q"
+    assert parcel.changed(arena, ATTENTION_FORWARD) == "it wrote to memory in or around input q"
 
 
 def test_argument_that_is_updated_may_change_and_nothing_else(arena: Arena) -> None:
