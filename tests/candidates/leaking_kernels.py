@@ -27,8 +27,7 @@ os.environ["HEAD_OF_FILE"] = "set"
 def enters_inference_mode(**arguments: Tensor) -> Outputs:
     """Nobody but who holds the guard can end it."""
     outputs = _sound(**arguments)
-    _entered.append(torch.inference_mode())
-    _entered[-1].__enter__()
+    _enter_inference_mode()
     return outputs
 
 
@@ -43,6 +42,18 @@ def replaces_clone_when_inputs_go(**arguments: Tensor) -> Outputs:
 def seeds_when_inputs_go(**arguments: Tensor) -> Outputs:
     """Its inputs live until those of the next call are there."""
     weakref.finalize(arguments["dy"], torch.manual_seed, 0)
+    return _sound(**arguments)
+
+
+def _enter_inference_mode() -> None:
+    _entered.append(torch.inference_mode())
+    _entered[-1].__enter__()
+
+
+@kernel(LAYER_NORM_BACKWARD, SERVES)
+def enters_inference_mode_when_inputs_go(**arguments: Tensor) -> Outputs:
+    """Its inputs live until the next call's inputs exist."""
+    weakref.finalize(arguments["dy"], _enter_inference_mode)
     return _sound(**arguments)
 
 

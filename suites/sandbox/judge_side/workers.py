@@ -66,7 +66,7 @@ class NoSharedMemoryError(RuntimeError):
 
 
 class _StaleError(Exception):
-    """The worker made no call: code that an earlier call left has replaced code of the worker."""
+    """The worker made no call: code that an earlier call left has changed the worker."""
 
 
 class TaskError(RuntimeError):
@@ -136,7 +136,7 @@ def kernel_of(description: KernelDescription, *, user: bool) -> Kernel:
     """Return the judge's kernel of a description; function and domain stay in the workers.
 
     Args:
-        told: the description.
+        description: the kernel in JSON.
         user: mark the kernel as a user's, whatever the description says.
 
     Raises:
@@ -494,7 +494,7 @@ class Workers:
                 self._answers[self._key(kernel, case)] = answer
 
     def _renewed(self, do: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call `do`, and again in a new worker if an earlier call has replaced code in this worker.
+        """Call `do`, and again in a new worker if an earlier call left changes in this worker.
 
         Raises EndedError if this happens again and again, as with a process that a kernel left
         elsewhere.
@@ -502,7 +502,7 @@ class Workers:
         for _ in range(_MOST_RENEWED):
             with suppress(_StaleError):
                 return do(*args, **kwargs)
-        raise EndedError("process ended", "code of its process was replaced before it was called")
+        raise EndedError("process ended", "its process was changed before it was called")
 
     def _called(
         self, kernel: Kernel, case: Case, parcels: Sequence[Parcel], fill: Fill, how: How
@@ -689,11 +689,6 @@ class Workers:
         worker = self.server.fork(message)
         try:
             loaded = worker.answer(max(self.time_limit_s, _ASK_S), self.memory_limit)
-            if "no_arena" in loaded and self.arena_device.type == "cuda":
-                worker.end()
-                self.arena_device = torch.device("cpu")
-                worker = self.server.fork(message)
-                loaded = worker.answer(max(self.time_limit_s, _ASK_S), self.memory_limit)
         except LimitError as ended:
             locks = old_locks(started)
             if ended.rule != "time limit" or not locks:

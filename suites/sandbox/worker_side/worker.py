@@ -41,8 +41,8 @@ _MOST_KEPT = 2**28
 _REPLACED: Literal["replaced code"] = "replaced code"
 
 
-class _LeftReplacedError(Exception):
-    """Code that an earlier call left has replaced code of this process."""
+class _LeftChangeError(Exception):
+    """Code that an earlier call left has changed this process, which can't be undone."""
 
 
 class _Worker:
@@ -132,12 +132,13 @@ class _Worker:
     def settle(self) -> None:
         """Undo changes since the last call, made for example by a finaliser of its inputs.
 
-        Raises _LeftReplacedError if code was replaced: another worker has to make this call.
+        Raises _LeftChangeError if code was replaced or a setting can't be restored: another worker
+        has to make this call.
         """
         if self.fingerprint.changed() is not None:
-            raise _LeftReplacedError
+            raise _LeftChangeError
         if process_state.set_back(self.state, process_state.read()):
-            raise RuntimeError("an earlier kernel's change can't be restored")
+            raise _LeftChangeError
 
     def ask(self, message: Message) -> Message:
         """Return the answers of a kernel about cases: a refusal, or the variant and the memory."""
@@ -352,7 +353,7 @@ def serve(line: Channel, message: Message, device: torch.device) -> None:
             reply = answer[message["do"]](message) if problem is None else {"no_arena": problem}
         except ClosedError:  # the judge hung up during passes
             return
-        except _LeftReplacedError:
+        except _LeftChangeError:
             line.send({"id": of.number, "stale": True})
             return
         except torch.OutOfMemoryError as error:  # the suite's own error; a kernel's was caught

@@ -288,6 +288,14 @@ def test_what_inputs_change_when_they_are_let_go_of_is_undone(workers: Workers) 
     assert _called(workers, "witness").reason is None
 
 
+def test_kernel_is_not_blamed_for_a_lasting_change_that_an_earlier_one_left(
+    workers: Workers,
+) -> None:
+    """Another worker makes the call."""
+    assert _called(workers, "enters_inference_mode_when_inputs_go").reason is None
+    assert _called(workers, "witness").reason is None
+
+
 def test_launch_that_was_cut_off_fails_no_other_case(workers: Workers) -> None:
     """What the kernel keeps between calls is then as no whole launch leaves it."""
     if workers.device.type != "cpu":
