@@ -83,8 +83,7 @@ _READ = """========= Invalid __global__ read of size 4 bytes
 =========     by thread (65,0,0) in block (0,0,0)
 =========
 """
-_API = """========= Program hit cudaErrorLaunchFailure (error 719) due to "unspecified launch failure" \
-on CUDA API call to cudaDeviceSynchronize.
+_API = """========= Program hit cudaErrorIllegalAddress (error 700) on CUDA API call to cudaFree.
 =========     Saved host backtrace up to driver entry point at error
 =========         Host Frame: at::cuda::synchronize() [0x8a03] in libtorch_cuda.so
 =========
