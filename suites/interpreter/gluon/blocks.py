@@ -230,10 +230,11 @@ def check_written(tensor: Tensor, places: Array, name: str) -> None:
     fresh = _fresh(tensor)
     if fresh is None or not places.size:
         return
-    missing = fresh.unwritten(places.reshape(-1) + tensor.storage_offset(), tensor.element_size())
+    size = tensor.element_size()
+    missing = fresh.unwritten(places.reshape(-1) + tensor.storage_offset(), size)
     if missing is not None:
         STATE.refuse(
-            f"{missing[0]:,} elements of {name} are read that nothing has written, at {line()}"
+            f"{np.unique(missing // size).size:,} elements of {name} are read that nothing has written, at {line()}"
         )
 
 

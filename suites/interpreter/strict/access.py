@@ -188,10 +188,10 @@ def _check_written(launch: Launch, extent: Tagged, at: Array, itemsize: int, did
         return
     missing = fresh.unwritten(at, itemsize)
     if missing is not None:
-        count, first = missing
-        element = (first * itemsize - (extent.start - extent.base)) // extent.itemsize
-        more = f" and {count - 1:,} more" if count > 1 else ""
-        where = f"element {element:,}{more} of {launch.name(extent)}'s memory"
+        # The storage, the argument and the access may have elements of different sizes.
+        elements = np.unique((missing - (extent.start - extent.base)) // extent.itemsize)
+        more = f" and {elements.size - 1:,} more" if elements.size > 1 else ""
+        where = f"element {elements[0]:,}{more} of {launch.name(extent)}'s memory"
         STATE.refuse(f"{who(launch)} {did} {where}, which nothing has written, at {line()}")
 
 

@@ -49,18 +49,19 @@ class Fresh:
         parts = itemsize // self.itemsize
         return (at.reshape(-1, 1) * parts + np.arange(parts)).reshape(-1)
 
-    def unwritten(self, at: Array, itemsize: int) -> tuple[int, int] | None:
-        """Return the number of unwritten elements and the first one, in `itemsize`, or None."""
+    def unwritten(self, at: Array, itemsize: int) -> Array | None:
+        """Return the offsets in bytes of unwritten elements, or None if all of `at` is written.
+
+        `at` is counted in `itemsize`. The offsets are those of the storage's elements if these are
+        smaller, so that elements of any size can be counted from them.
+        """
         if self.whole:
             return None
-        if self.written is None:
-            return at.size, int(at[0])
         elements = self.elements(at, itemsize)
-        is_written = self.written[elements]
-        if is_written.all():
-            return None
-        missing = elements[~is_written]
-        return missing.size, int(missing[0]) * self.itemsize // itemsize
+        offsets = elements * self.itemsize if itemsize > self.itemsize else at * itemsize
+        if self.written is not None:
+            offsets = offsets[~self.written[elements]]
+        return offsets if offsets.size else None
 
     def wrote(self, at: Array, itemsize: int) -> None:
         """Note that elements were written."""

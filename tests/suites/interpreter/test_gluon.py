@@ -158,7 +158,13 @@ def test_memory_that_nothing_has_written_is_not_read() -> None:
         x = torch.empty(_ROWS, _ROWS, dtype=torch.bfloat16)
         _product_kernel[(1,)](_described(x), _described(x), LOADS=True, WAITS=True)
 
+    def of_bytes() -> None:
+        x = torch.empty(400, dtype=torch.uint8)
+        x[:40] = 0
+        _copied_kernel[(1,)](x.view(torch.float32), torch.empty(100), 100, 128)
+
     assert "100 elements of x_ptr are read that nothing has" in (violation_of(by_pointers) or "")
+    assert "90 elements of x_ptr are read that nothing has" in (violation_of(of_bytes) or "")
     assert "4,096 elements of x_desc are read that nothing" in (violation_of(by_tma) or "")
 
 

@@ -74,6 +74,44 @@ def test_read_of_fresh_memory_is_found(dtype: torch.dtype) -> None:
     assert _copied(lambda: torch.ones(8).to(dtype)) is None
 
 
+@pytest.mark.parametrize("allocated", [torch.uint8, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("written", [0, 8])
+def test_unwritten_elements_are_counted_in_the_arguments_dtype(
+    allocated: torch.dtype, written: int
+) -> None:
+    """A workspace is allocated in bytes or in wider elements, and passed as another dtype."""
+
+    def make(dtype: torch.dtype) -> Tensor:
+        x = torch.empty(32 // allocated.itemsize, dtype=allocated)
+        if written:
+            x[: written // allocated.itemsize] = 1
+        return x.view(dtype)
+
+    found = _copied(lambda: make(torch.float32))
+    first = written // 4
+    assert f"reads element {first} and {7 - first} more of x_ptr's memory" in (found or "")
+    found = _copied(lambda: make(torch.int16)[written // 2 :])
+    assert "reads element 0 and 7 more of x_ptr's memory" in (found or "")
+
+
+@triton.jit
+def _recast_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    tl.store(out_ptr + offs, tl.load(x_ptr.to(tl.pointer_type(tl.int32)) + offs))
+
+
+def test_unwritten_elements_read_through_a_cast_pointer_are_the_arguments() -> None:
+    """Two loads of four bytes reach one element of eight."""
+
+    def call() -> None:
+        x = torch.empty(4, dtype=torch.float64)
+        x[0] = 1
+        _recast_kernel[(1,)](x, torch.zeros(8, dtype=torch.int32), BLOCK=8)
+
+    found = violation_of(call)
+    assert "reads element 1 and 2 more of x_ptr's memory" in (found or "")
+
+
 def test_masked_lanes_of_fresh_memory_are_not_read() -> None:
     """A mask on the load keeps to what was written, and there is no more to it."""
 
