@@ -860,6 +860,13 @@ class ReferenceOp(Op):
             )
         gradients_ = tuple(replace(by_name[argument], name=f"d{argument}") for argument in wanted)
         read = tuple(array for array in signature.arrays if array.name not in unread)
+        for gradient in output_gradients:
+            if gradient.name in (*by_name, *signature.numbers):
+                raise OpError(
+                    f"{place_of(mine.written)}: backward: {gradient.name} is an argument, and the "
+                    f"gradient of the output {gradient.name[1:]}; give the output another name, as "
+                    'by outputs=("out",)'
+                )
         function = partial(_gradients, mine.function, signature, wanted)
         update_wrapper(function, mine.written)  # whose lines are told
         return op_of_reference(

@@ -131,31 +131,44 @@ def _changed(
 
 def flips(symmetries_: tuple[Symmetry, ...], signature: Signature, case: Case, seed: int) -> Flips:
     """Return a case's signs, drawn from the seed: every output that can change signs does."""
-    arrays = {array.name: array for array in (*signature.arrays, *signature.outputs)}
+    # An output may have the name of an argument, and other axes.
+    arguments, outputs = (
+        {array.name: array for array in arrays} for arrays in (signature.arrays, signature.outputs)
+    )
     usable = [
         symmetry
         for symmetry in symmetries_
-        if not any(_is_expanded(arrays[name], case, symmetry.axis) for name in symmetry.arguments)
+        if not any(
+            _is_expanded(arguments[name], case, symmetry.axis) for name in symmetry.arguments
+        )
     ]
     for attempt in range(_ATTEMPTS):
-        result = _drawn(usable, arrays, dict(case.sizes), Signs("signs", seed, attempt))
+        draw = Signs("signs", seed, attempt)
+        result = _drawn(usable, arguments, outputs, dict(case.sizes), draw)
         if all(map(_changes, result.of_outputs.values())):
             break
     return result
 
 
 def _drawn(
-    usable: list[Symmetry], arrays: Mapping[str, Array], sizes: Mapping[str, int], draw: Signs
+    usable: list[Symmetry],
+    arguments: Mapping[str, Array],
+    outputs: Mapping[str, Array],
+    sizes: Mapping[str, int],
+    draw: Signs,
 ) -> Flips:
-    inputs: dict[str, tuple[Tensor, ...]] = {}
-    outputs: dict[str, tuple[Tensor, ...]] = {}
+    of_inputs: dict[str, tuple[Tensor, ...]] = {}
+    of_outputs: dict[str, tuple[Tensor, ...]] = {}
     for symmetry in usable:
         signs = draw.perhaps(1 if symmetry.axis is None else sizes[symmetry.axis])
-        for changed, names in ((inputs, symmetry.arguments), (outputs, symmetry.outputs)):
+        for changed, arrays, names in (
+            (of_inputs, arguments, symmetry.arguments),
+            (of_outputs, outputs, symmetry.outputs),
+        ):
             for name in sorted(names):
                 factor = _factor(arrays[name], symmetry.axis, signs)
                 changed[name] = (*changed.get(name, ()), factor)
-    return Flips(inputs, outputs)
+    return Flips(of_inputs, of_outputs)
 
 
 def _changes(factors: tuple[Tensor, ...]) -> bool:

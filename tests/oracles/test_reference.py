@@ -77,6 +77,36 @@ def test_gradients_are_those_of_the_closed_form() -> None:
     torch.testing.assert_close(truth["dweight"], (dy * x_hat).sum(0), rtol=1e-12, atol=1e-14)
 
 
+def test_output_may_have_the_name_of_an_argument() -> None:
+    """One output is called y, and so may be an argument, of other axes: each has its own signs."""
+
+    @made_by(sizes={"m": ROWS, "n": COLUMNS})
+    def weighted(x: Float[Tensor, "m n"], y: Float[Tensor, "n"]) -> Float[Tensor, "m"]:
+        return x @ y
+
+    weighted.check()
+    case = next(each for each in _ci(weighted) if each.size("m") > 1 and each.size("n") > 1)
+    flips = weighted.signs(case, 5)
+    for of, shape in (
+        (flips.of_inputs["y"], (case.size("n"),)),
+        (flips.of_outputs["y"], (case.size("m"),)),
+    ):
+        assert torch.broadcast_shapes(shape, *(factor.shape for factor in of)) == shape
+    assert weighted.backward().arguments == ("dy", "x", "y")
+    assert weighted.backward().outputs == ("dx", "dy")
+
+
+def test_gradient_of_an_output_has_no_arguments_name() -> None:
+    """Two arguments would be called dy: the sentence says how to name the output."""
+
+    @made_by(sizes={"m": ROWS})
+    def ours(x: Float[Tensor, "m"], dy: Float[Tensor, "m"]) -> Float[Tensor, "m"]:
+        return x * dy
+
+    with pytest.raises(OpError, match=r"dy is an argument, and the gradient of the output y; give"):
+        ours.backward()
+
+
 def test_gradient_that_needs_no_x_is_given_none() -> None:
     """RoPE's turns dy back: a turn of it, and by the same angles, is dy again."""
     case = next(each for each in _ci(ROPE_BACKWARD) if min(n for _, n in each.sizes) > 2)
