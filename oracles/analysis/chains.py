@@ -363,7 +363,7 @@ def _of_axes(target: object, args: Any, kwargs: Mapping[str, Any]) -> AdditionTr
     axes = axes_of(a.value, args[1] if len(args) > 1 else kwargs.get("dim"))
     keep = bool(args[2] if len(args) > 2 else kwargs.get("keepdim", False))
     n = math.prod(shape[axis] for axis in axes)
-    if target in _RUNNING:
+    if target in _RUNNING and axes:  # a number has no axis to run along
         result = inner.after(lambda x: x.expand(shape).cumsum(axes[0]), keeps_leaves=False)
         lost, count = n * (inner.lost + 1), max(n, 1) * inner.count
         return replace(result, count=count, own=n, lost=lost, summed=True, varies=False)

@@ -252,7 +252,9 @@ def _index_put(
 ) -> Combination | Tensor | None:
     places = [None if index is None else index.value for index in indices]
     if accumulate:
-        whole = Quantity(source.value.expand(out.value[tuple(places)].shape), source.error)
+        # A list of indices as aten has it: None leaves an axis as it is.
+        shape = _aten.index(out.value, places).shape
+        whole = Quantity(source.value.expand(shape), source.error)
 
         def put(one: Tensor, other: Tensor) -> Tensor:
             result: Tensor = _aten.index_put(one, places, other, accumulate=True)

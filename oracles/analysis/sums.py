@@ -222,7 +222,9 @@ def _std(
 def _cumsum(
     arithmetic: Arithmetic, out: Quantity, a: Quantity, dim: int, **_: object
 ) -> Tensor | None:
-    n = a.value.shape[dim] if a.value.dim() else 1
+    if not a.value.dim():
+        return a.error
+    n = a.value.shape[dim]
     error = a.reach.cumsum(dim).mul_(arithmetic.sure.growth(n)).add_(n * arithmetic.eta)
     del out
     return error if a.error is None else error.add_(a.error.cumsum(dim))

@@ -149,6 +149,7 @@ _WORKS = {
         "return (x.sum(1, keepdim=True) * s).sum(1)",
     ),
     "an axis of 1": (f'{_X}, s: Float[Tensor, "m 1"]', _MN, "return x * s"),
+    "a running sum of a number": (_X, 'Float[Tensor, ""]', "return (x.sum() + 1).cumsum(0) * 3"),
     "numbers of math": (_X, _MN, "return x * math.sqrt(math.pi)"),
     "a dtype that is asked for": (
         _X,
@@ -163,6 +164,21 @@ _WORKS = {
     "a loop over rows": (_X, _MN, "return torch.stack([each * 2 for each in x]) if len(x) else x"),
     "einsum": (_X, 'Float[Tensor, "m m"]', 'return torch.einsum("ab,cb->ac", x, x)'),
     "a product of nothing": (_X, _MN, "return x + x[:, :0] @ x[:, :0].T @ x"),
+}
+# Functions whose gradients are ops too, likewise.
+_GRADIENTS = {
+    "an index of columns": (f"{_X}, {_I}", 'Float[Tensor, "m m 3"]', "return x[:, i]"),
+    "an index of the last axis": (f"{_X}, {_I}", 'Float[Tensor, "m m 3"]', "return x[..., i]"),
+    "an index behind a new axis": (
+        f"{_X}, {_I}",
+        'Float[Tensor, "m 1 m 3"]',
+        "return x[:, None, i]",
+    ),
+    "two indices with an axis between": (
+        f'x: Float[Tensor, "n m n"], {_I}',
+        'Float[Tensor, "m 3 m"]',
+        "return x[i, :, i.flip(1)]",
+    ),
 }
 # Functions that are refused, and a part of the sentence.
 _REFUSED = {
@@ -301,6 +317,15 @@ def _is_sentence(message: str, file: Path) -> bool:
 def test_function_of_operations_that_have_rules_is_an_op(name: str, tmp_path: Path) -> None:
     """It has cases, and each of those tried has a truth and a bound."""
     (loaded,) = load_ops(_written(tmp_path, *_WORKS[name]))
+    assert _tried(loaded) > 60
+
+
+@pytest.mark.parametrize("name", _GRADIENTS)
+def test_gradient_of_an_index_is_an_op(name: str, tmp_path: Path) -> None:
+    """Whatever axis the index is of, and whatever is beside it."""
+    file = _written(tmp_path, *_GRADIENTS[name])
+    file.write_text(file.read_text() + "\ngradients = mine.backward()\n")
+    _, loaded = load_ops(file)
     assert _tried(loaded) > 60
 
 
