@@ -199,11 +199,12 @@ class _Module:
         written = type(module).forward
         with one_sentence(written, f"{name}: to make its inputs failed"), torch.device("meta"):
             form, tensors = _named(module, example())
-        accepted = {*tensors}
-        state = {}
+        state: dict[str, str] = {}
         for key, _ in (*module.named_parameters(), *module.named_buffers()):
             argument = key.replace(".", "_")
-            state[f"own_{argument}" if argument in accepted else argument] = key
+            while argument in tensors or argument in state:  # as a.b_c beside a_b.c
+                argument = f"own_{argument}"
+            state[argument] = key
         shapes = {key: (tuple(item.shape), item.dtype) for key, item in tensors.items()}
         result = cls(module, name, example, form, shapes, state)
         with one_sentence(written, f"{name}: it fails on its own inputs"):

@@ -31,6 +31,18 @@ class _Log(nn.Module):
         return p.log()
 
 
+class _Scales(nn.Module):
+    """Its parameters are a.b_c and a_b.c."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.a_b = nn.Module(), nn.Module()
+        self.a.b_c, self.a_b.c = (nn.Parameter(torch.full((5,), size)) for size in (2.0, 300.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.a.b_c + self.a_b.c  # type: ignore[operator]
+
+
 class _Loss(nn.Module):
     def forward(self, x: Tensor, label: Tensor) -> Tensor:
         return nn.functional.cross_entropy(x, label)
@@ -71,6 +83,14 @@ def test_buffer_that_changes_is_an_output() -> None:
     assert trained.outputs == ("y", *state)
     assert trained.computed == ("y",)
     assert op_of(layer.eval(), [torch.rand(6, 5)]).outputs == ("y",)
+
+
+def test_parameters_of_one_name_are_two_arguments() -> None:
+    """Dots become underscores: the second of two that are alike then has a word before it."""
+    op = op_of(_Scales(), [torch.rand(6, 5)])
+    assert op.arguments == ("x", "a_b_c", "own_a_b_c")
+    drawn = _small(op)
+    assert float(drawn["a_b_c"].max()) < 100 < float(drawn["own_a_b_c"].min())
 
 
 def test_parameters_are_spread_about_the_modules_own() -> None:

@@ -1,3 +1,4 @@
+# ruff: noqa: F722, F821, UP037  # shapes in annotations
 """Ops made of references: what follows from a function's annotations, operations and values."""
 
 from __future__ import annotations
@@ -392,7 +393,7 @@ def _known_ops_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     OPS.update(before)
 
 
-def _same(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:  # noqa: F722  # sizes
+def _same(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
     return x
 
 
