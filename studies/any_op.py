@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -204,9 +205,14 @@ def answered_apart(work: Callable[[], Mapping[str, Any]], limit: float) -> dict[
     reading, writing = os.pipe()
     started, child = time.perf_counter(), os.fork()
     if child == 0:
-        signal.alarm(int(limit))
-        os.write(writing, json.dumps(work()).encode())
-        os._exit(0)
+        try:  # no exception may reach the caller's code, which the child is a copy of
+            signal.alarm(int(limit))
+            with os.fdopen(writing, "wb") as answer:
+                answer.write(json.dumps(work()).encode())
+        except BaseException:  # noqa: BLE001 (Ctrl-C too)
+            traceback.print_exc()
+        finally:
+            os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as answer:
         text = answer.read()
