@@ -246,7 +246,7 @@ def main() -> int:
         mcp_server = server()
     except ImportError:
         sys.stderr.write("the package mcp isn't installed; pip install 'mcp>=2'\n")
-        return ExitStatus.USAGE
+        return ExitStatus.SUITE_FAILED
     mcp_server.run("stdio")
     return ExitStatus.RIGHT
 

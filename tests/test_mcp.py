@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from kernel_workbench.mcp import accuracy
+from kernel_workbench.mcp import accuracy, main
+from kernel_workbench.reports.exit_status import ExitStatus
 from tests import ROOT
 
 pytestmark = pytest.mark.long_run
@@ -100,6 +101,17 @@ def test_server_answers_a_client_over_stdin_and_stdout(mcp_package: Any) -> None
     assert described["arguments"] == ["x"]
     assert absent.is_error
     assert "there is no op 'fft'" in absent.content[0].text
+
+
+def test_command_without_the_package_ends_as_the_dispatcher_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is missing is no mistake in the command line: exit status 3, and one sentence."""
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    monkeypatch.setitem(sys.modules, "mcp.server", None)
+    monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
+    assert main() == ExitStatus.SUITE_FAILED
+    assert capsys.readouterr().err.startswith("the package mcp isn't installed; ")
 
 
 def test_call_that_hangs_ends_in_the_time_of_the_tool(
