@@ -85,7 +85,7 @@ def run_in_turn(
                         pytest.ExitCode.INTERNAL_ERROR
                     ), f"bench: {process.name}: {ended}"
             if worst and stop_at_failure:
-                return worst, "bench: a process failed, and -x starts no other"
+                return worst, "bench: a process failed, so no other one was started"
     except KeyboardInterrupt:
         return int(pytest.ExitCode.INTERRUPTED), "bench: interrupted"
     return worst, None

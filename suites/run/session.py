@@ -490,8 +490,8 @@ class Session(Generic[PairRow]):
         stopped = None
         if session.shouldfail:
             most = self.config.option.maxfail
-            first = "--fail-fast" if getattr(self.options, "fail_fast", False) else "-x"
-            stopped = f"{first}: a row failed" if most == 1 else f"--maxfail: {most:,} rows failed"
+            option = _stopping_option(self.config, self.options)
+            stopped = f"{option}: {'a row' if most == 1 else f'{most:,} rows'} failed"
             session._shouldfail = False  # noqa: SLF001 (pytest would say it below the report)
         if self._stopped:
             stopped = self._stopped
@@ -595,6 +595,15 @@ class Session(Generic[PairRow]):
         if self._failed_before is not None and not named:
             by.append(f"--failed={path_in_command(self._failed_before.record)}")
         return this_program().command(self.suite.name, [*own, *by, f"--resume={path}"])
+
+
+def _stopping_option(config: pytest.Config, options: object) -> str:
+    """Return the option that ends the run at a number of failed rows; pytest reads -x as 1."""
+    if getattr(options, "fail_fast", False):
+        return "--fail-fast"
+    typed = config.invocation_params.args
+    is_number = any(str(word).startswith("--maxfail") for word in typed)
+    return "--maxfail" if is_number else "-x"
 
 
 def _accepted_of(options: object) -> tuple[frozenset[tuple[str, str]], str | None]:

@@ -100,5 +100,5 @@ def test_runs_say_how_they_ended(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert run_in_turn([runs[:2], runs[2:]]) == (1, None)
     assert capfd.readouterr().err == "bench: this\nbench: other\nbench: third\n"
     status, told = run_in_turn([[each] for each in runs], stop_at_failure=True)
-    assert (status, told) == (1, "bench: a process failed, and -x starts no other")
+    assert (status, told) == (1, "bench: a process failed, so no other one was started")
     assert "third" not in capfd.readouterr().err

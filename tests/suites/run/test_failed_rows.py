@@ -79,13 +79,14 @@ def test_last_failed_runs_those_alone_until_none_fails(folder: _Folder) -> None:
     assert len(record.rows) == 5
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_first_failure_ends_the_run(folder: _Folder, jobs: int) -> None:
-    """Also one of several processes; the record says so, and what goes on with it does."""
-    first, _ = folder.run("-x", f"--jobs={jobs}")
+@pytest.mark.parametrize(("jobs", "option"), [(1, "-x"), (2, "-x"), (1, "--maxfail=1")])
+def test_first_failure_ends_the_run(folder: _Folder, jobs: int, option: str) -> None:
+    """Also one of several processes; the record names the option, and what goes on with it does."""
+    first, _ = folder.run(option, f"--jobs={jobs}")
     assert first.end is not None
-    assert (first.end.exit_status, first.end.stopped) == (1, "-x: a row failed")
-    assert first.problem is not None and "the run ended early (-x: a row failed)" in first.problem
+    stopped = f"{option.removesuffix('=1')}: a row failed"
+    assert (first.end.exit_status, first.end.stopped) == (1, stopped)
+    assert first.problem is not None and f"the run ended early ({stopped})" in first.problem
     assert [status for _, status in _rows(first)].count("failed") == 1
     if jobs == 1:
         assert _rows(first) == [(16, "passed"), (32, "passed"), (64, "failed")]
