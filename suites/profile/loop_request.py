@@ -26,8 +26,8 @@ LOOP = "kernel_workbench.suites.profile.loop"
 _BATCH_S = 0.05  # short against a window, long against the host's time for a replay
 _SETTLING_S = 120.0  # for a worker to compile and tune before it loops
 _CONFIRMED_S = 0.1
-_MOST_SETS = 8
-_L2S = 2  # a replay's inputs exceed this many L2 caches, so that each call finds a cold cache
+_L2S = 2  # the bytes of a replay's calls exceed this many L2 caches, up to _MOST_SETS calls
+_MOST_SETS = 8  # a small case would need thousands of sets to leave L2
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,10 @@ class Looping:
         return reply, outputs
 
     def _parcels(self, entry: Entry) -> list[Parcel]:
-        """Return enough copies of the inputs that no call finds its own in L2."""
+        """Return enough copies of the inputs that no call finds its own in L2, at most 8.
+
+        The inputs of a smaller case stay in L2.
+        """
         op = OPS[entry.case.op]
         parcel = Parcel.of(op.inputs(entry.case, self.device), self.workers.arena_device)
         if entry.distribution == "zeros":
