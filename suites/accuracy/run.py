@@ -193,6 +193,8 @@ class Run:
             values.parcel = None  # the truth will need the room
         trial = Trial(self, kernel, values, declared, first, second)
         verdict = trial.verdict()
+        if verdict.rule == NOT_INTERPRETED:  # in a later call, such as of another configuration
+            return self.refused(kernel, case, str(verdict.reason))
         calls = (first,) if brief else (first, second)
         row = self._row(kernel, case, declared, verdict, started, calls)
         passed = () if self.strict or verdict.rule is not None else let_pass(first.undefined)

@@ -7,10 +7,15 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.experimental.gluon._runtime import GluonJITFunction
 from triton.language.extra import cuda, libdevice
 from triton.language.extra.cuda import libdevice as cuda_libdevice
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.interpreter import GridExecutor
 
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.sandbox.worker_side import watch
 from tests.builders.by_hand import kernel_of, run_on
 from tests.builders.strict_calls import violation_of
 from tests.builders.wrong_layer_norms import closed_form
@@ -207,6 +212,37 @@ def test_kernel_that_calls_what_is_not_interpreted_is_refused(function: str) -> 
         "triton.language (tl.exp, tl.sigmoid, tl.math.erf), or say Domain(interpretable=False) "
         "and run it on a GPU"
     )
+
+
+@triton.autotune([triton.Config({"ASSEMBLY": number}) for number in (0, 1)], key=[])
+@triton.jit
+def _tuned_kernel(x_ptr, ASSEMBLY: tl.constexpr):
+    x = tl.load(x_ptr)
+    if ASSEMBLY:
+        x = tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [x], tl.float32, is_pure=True, pack=1
+        )
+    tl.store(x_ptr, x)
+
+
+def test_kernel_with_a_configuration_that_is_not_interpreted_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first call took another configuration."""
+    for of, name in ((GridExecutor, "__call__"), (GluonJITFunction, "run"), (Autotuner, "run")):
+        monkeypatch.setattr(of, name, getattr(of, name))  # put back after the test
+    watch.watch_launches(interpreted=True)
+
+    def tuned(
+        dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        _tuned_kernel[(1,)](torch.ones(1))
+        return closed_form(dy, x, weight, mean, rstd)
+
+    case = next(case for case in LAYER_NORM_BACKWARD.cases() if case.id() == _CASE)
+    row = Run(torch.device("cpu"), 90, every_configuration=True).try_pair(kernel_of(tuned), case)
+    assert (row.status, row.rule) == ("refused", None)
+    assert str(row.reason).startswith("tuned to configuration 1 of 2: Triton ")
 
 
 def test_sum_of_a_block_does_not_depend_on_how_numpy_lays_it_out() -> None:
