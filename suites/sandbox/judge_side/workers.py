@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, NoReturn, ParamSpec, TypeVar
+from typing import Literal, NoReturn, ParamSpec, TypeVar, get_args
 
 import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -27,7 +27,16 @@ from kernel_workbench.kernels.registry import Domain, Kernel, KernelError, load_
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import Case, Inputs
 from kernel_workbench.reports.record import Rule
-from kernel_workbench.suites.sandbox.call import PLAIN, Call, Declared, Fill, How, declared
+from kernel_workbench.suites.sandbox.call import (
+    NOT_CAPTURED,
+    NOT_INTERPRETED,
+    PLAIN,
+    Call,
+    Declared,
+    Fill,
+    How,
+    declared,
+)
 from kernel_workbench.suites.sandbox.judge_side.plain_calls import UsersProcess
 from kernel_workbench.suites.sandbox.judge_side.shared_calls import SharedCalls
 from kernel_workbench.suites.sandbox.judge_side.worker_process import (
@@ -48,6 +57,7 @@ _NO_WORKER = "its process sent what no worker sends"
 _MOST_RENEWED = 3  # the most workers for one call
 _MOST_ASKED = 256  # the most cases of one question
 _NOTHING_YET = 255  # repeated, this byte is NaN in every floating-point type
+_RULES = frozenset({None, NOT_INTERPRETED, *get_args(Rule)})  # of a worker's call
 # Errors after which a worker isn't used again: it may still occupy the memory.
 SPENT = ("OutOfMemoryError", "MemoryError", "out of memory")
 
@@ -516,6 +526,10 @@ class Workers:
         except ValidationError as error:
             self._end()
             raise EndedError("process ended", _NO_WORKER) from error
+        known = _RULES | {NOT_CAPTURED} if how.then == "replay" else _RULES
+        if call.rule not in known:
+            self._end()
+            raise EndedError("process ended", _NO_WORKER)
         if call.rule is None and names != list(_sizes(kernel, case)):
             self._end()
             raise EndedError("process ended", _OTHER_OUTPUTS)

@@ -13,15 +13,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD
 from kernel_workbench.suites.sandbox.judge_side.detached import Keeper
 from kernel_workbench.suites.sandbox.judge_side.worker_process import (
     EndedError,
     WorkerProcess,
     default_memory_limit,
 )
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
+from kernel_workbench.suites.sandbox.parcels import Parcel
 from kernel_workbench.suites.sandbox.wire import Channel
+from tests.builders.by_hand import kernel_of
+from tests.builders.wrong_layer_norms import closed_form
+from tests.suites.sandbox.test_tasks import CASE
 
+CPU = torch.device("cpu")
 _PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
 _CHILD = "memory = b'x' * 2**28; print('ready', flush=True); input()"
 
@@ -61,3 +69,13 @@ def test_memory_of_kept_processes_counts() -> None:
             late = process._beyond(math.inf, 1.0, 2**27)
             parent.communicate(b"\n")
     assert "its process took 0.3 GiB of memory, past 0.1 GiB" in str(late)
+
+
+@pytest.mark.parametrize("rule", ["no such rule", "not captured"])
+def test_rule_that_no_call_breaks_is_no_reply(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row couldn't have that rule, and only the replay of a graph can't be captured."""
+    reply = {"seconds": 1.0, "rule": rule, "reason": "it says so", "outputs": []}
+    monkeypatch.setattr(Workers, "_sent", lambda *_: (reply, None, 0))
+    parcel = Parcel.of(LAYER_NORM_BACKWARD.inputs(CASE, CPU), CPU)
+    call = Workers(CPU, 90).call(kernel_of(closed_form), CASE, parcel, "nan")
+    assert (call.rule, call.reason) == ("process ended", "its process sent what no worker sends")
