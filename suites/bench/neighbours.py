@@ -4,8 +4,9 @@ Ray and Slurm admit requests and isolate nothing, so a time may come from a mach
 The judge looks just before the samples of a row and just after them, never in between.
 
 - On the GPU it counts the processes that NVML lists, without this run's own. A process that came
-and went between the two looks isn't seen. - On the host it computes the share of all cores' time
-that other processes took between the looks. A row has a code for it from a tenth of the cores on.
+  and went between the two looks isn't seen.
+- On the host it computes the share of all cores' time that other processes took between the looks.
+  A row has a code for it from a tenth of the cores on.
 """
 
 from __future__ import annotations

@@ -1,19 +1,21 @@
 """Rules without a device: when to take another sample, discard a sample, and stop.
 
 - A sample whose SMs ran below three quarters of the default clock is discarded, and the next one
-waits, from 0.05 s up to 0.5 s. After five discarded samples in a row the card isn't recovering;
-this is its speed under this call (an H200 at its power limit runs at 1365 to 1515 of 1980 MHz).
-From then on samples are kept, each with its clock. - After a call of 0.3 ms or more the device
-rests for twice as long. Without the rest a product runs into the power limit, and how far depends
-on earlier calls: medians of five processes on an H200 differed by 3.0 % without the rest and by 0.6
-% with it. - Every four samples (two, of calls over 1 ms) the inputs move to another place in
-memory: the place changes a short kernel's time by up to 6 %, for as long as the inputs stay there.
-So a row has times of many places, and reports their spread. - A row takes at least 10 samples, 8
-places in memory and three tenths of its time. Then it stops when it is steady (standard deviation
-under 0.5 % of the mean), when the noise has plateaued (after 32 places it is within 5 % of its
-values after half and three quarters of the samples), or when the row's time is spent, for which 10
-samples are enough. - If the host took longer to enqueue a call than the device was held, its time
-may be in the sample: the sample is taken again under a longer hold.
+  waits, from 0.05 s up to 0.5 s. After five discarded samples in a row the card isn't recovering;
+  this is its speed under this call (an H200 at its power limit runs at 1365 to 1515 of 1980 MHz).
+  From then on samples are kept, each with its clock.
+- After a call of 0.3 ms or more the device rests for twice as long. Without the rest a product runs
+  into the power limit, and how far depends on earlier calls: medians of five processes on an H200
+  differed by 3.0 % without the rest and by 0.6 % with it.
+- Every four samples (two, of calls over 1 ms) the inputs move to another place in memory: the place
+  changes a short kernel's time by up to 6 %, for as long as the inputs stay there. So a row has
+  times of many places, and reports their spread.
+- A row takes at least 10 samples, 8 places in memory and three tenths of its time. Then it stops
+  when it is steady (standard deviation under 0.5 % of the mean), when the noise has plateaued
+  (after 32 places it is within 5 % of its values after half and three quarters of the samples), or
+  when the row's time is spent, for which 10 samples are enough.
+- If the host took longer to enqueue a call than the device was held, its time may be in the sample:
+  the sample is taken again under a longer hold.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 A row gets a figure only after the accuracy of the same call was established in the same run. Then
 the judge checks the worker's claims by its own observations:
 
-- the outputs of one sample, which the judge chose, are right (no other sample had its inputs); -
-passes of calls on other values take as long on the judge's clock as the median says, and outputs
-that the judge draws after a pass are right (judged_pass.py); - no roof is exceeded.
+- the outputs of one sample, which the judge chose, are right (no other sample had its inputs);
+- passes of calls on other values take as long on the judge's clock as the median says, and outputs
+  that the judge draws after a pass are right (judged_pass.py);
+- no roof is exceeded.
 """
 
 from __future__ import annotations
