@@ -289,6 +289,25 @@ def test_bad_arguments_are_refused_in_a_sentence(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ['{"kind": "run"}\n', "import torch\n", "\x80", "[1]\n"])
+def test_file_that_is_no_recording_is_not_overwritten(tmp_path: Path, text: str) -> None:
+    """A run's record, a program or a model's weights; a recording, even one of no call, is."""
+    file = tmp_path / "calls.jsonl"
+    file.write_text(text, encoding="latin-1")
+    with pytest.raises(RecordingError, match="isn't a recording, so it isn't overwritten"):
+        record(file)
+    assert file.read_text(encoding="latin-1") == text
+    weights = tmp_path / "model.safetensors"
+    weights.write_text(text, encoding="latin-1")
+    with pytest.raises(RecordingError, match="it is no recording's, so it isn't overwritten"):
+        record(tmp_path / "model.jsonl", values=True)
+    file.write_text("")
+    for ops in (["layer_norm"], ["softmax"], ["softmax"]):
+        with record(file, ops=ops, values=True):
+            torch.softmax(torch.randn(3, 8), -1)
+    assert file.read_text().startswith('{"op": "softmax_forward"')
+
+
 def test_program_is_recorded_and_ends_as_it_would(tmp_path: Path) -> None:
     """With its own status, arguments and functions, and with what it did before its end."""
     (tmp_path / "mine.py").write_text("def norm(x, weight, eps=1e-6):\n    return x * weight\n")

@@ -10,6 +10,7 @@ backward is counted when it happens. Descriptions become cases when the recordin
 from __future__ import annotations
 
 import functools
+import json
 import os
 import sys
 import threading
@@ -34,6 +35,7 @@ from kernel_workbench.recording.targets import (
 
 MOST_VALUE_BYTES = 2**26
 _SECTOR = 16
+_MOST_LINE_BYTES = 2**20  # of a file that may be no recording
 _MOST_CALLS_OF_A_LINE = 8
 _compiling = torch.compiler.is_compiling
 
@@ -319,6 +321,16 @@ def record(
         raise RecordingError(f"{where}: it is a folder; name a file in it")
     if not where.parent.is_dir() or not os.access(where.parent, os.W_OK):
         raise RecordingError(f"{where}: its folder is missing or read-only; make it first")
+    if where.is_file() and not _may_overwrite(where):
+        raise RecordingError(
+            f"{where}: the file that is there isn't a recording, so it isn't overwritten; name "
+            "another file"
+        )
+    beside = where.with_suffix(".safetensors")
+    if values and beside.exists() and not where.exists():
+        raise RecordingError(
+            f"{beside}: it is no recording's, so it isn't overwritten; name another file"
+        )
     if int(values) < 0 or most_bytes < 0:
         raise RecordingError("values and most_bytes must be 0 or more")
     chosen = [target for target in (*TARGETS, SWIGLU) if _is_wanted(target, ops)]
@@ -333,6 +345,17 @@ def record(
                     "names those of other ops"
                 )
     return Recorder(where, [*chosen, *own], int(values), most_bytes)
+
+
+def _may_overwrite(path: Path) -> bool:
+    """Return True for an empty file, and for one that begins as a recording does."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline(_MOST_LINE_BYTES)
+        first = json.loads(line or b'{"op": ""}')
+    except (OSError, ValueError):
+        return False
+    return isinstance(first, dict) and not {"op", "skipped"}.isdisjoint(first)
 
 
 def _belongs(op: str, prefix: str) -> bool:
