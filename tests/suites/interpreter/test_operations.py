@@ -13,7 +13,8 @@ from triton.language.extra.cuda import libdevice as cuda_libdevice
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import GridExecutor
 
-from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles import LAYER_NORM_BACKWARD, OPS
+from kernel_workbench.oracles.cases.names import case_named
 from kernel_workbench.suites.accuracy.run import Run
 from kernel_workbench.suites.sandbox.worker_side import watch
 from tests.builders.by_hand import kernel_of, run_on
@@ -216,13 +217,16 @@ def test_kernel_that_calls_what_is_not_interpreted_is_refused(function: str) -> 
 
 @triton.autotune([triton.Config({"ASSEMBLY": number}) for number in (0, 1)], key=[])
 @triton.jit
-def _tuned_kernel(x_ptr, ASSEMBLY: tl.constexpr):
-    x = tl.load(x_ptr)
+def _tuned_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr, ASSEMBLY: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    at, here = tl.program_id(0) * n + offs, offs < n
+    x = tl.load(x_ptr + at, here, other=float("-inf"))
     if ASSEMBLY:
         x = tl.inline_asm_elementwise(
             "mov.b32 $0, $1;", "=r,r", [x], tl.float32, is_pure=True, pack=1
         )
-    tl.store(x_ptr, x)
+    power = tl.exp(x - tl.max(x, 0))
+    tl.store(y_ptr + at, power / tl.sum(power, 0), here)
 
 
 def test_kernel_with_a_configuration_that_is_not_interpreted_is_refused(
@@ -233,14 +237,16 @@ def test_kernel_with_a_configuration_that_is_not_interpreted_is_refused(
         monkeypatch.setattr(of, name, getattr(of, name))  # put back after the test
     watch.watch_launches(interpreted=True)
 
-    def tuned(
-        dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        _tuned_kernel[(1,)](torch.ones(1))
-        return closed_form(dy, x, weight, mean, rstd)
+    def tuned(x: Tensor) -> Tensor:
+        y, n = torch.empty_like(x), x.shape[-1]
+        _tuned_kernel[(x.numel() // n,)](x, y, n, BLOCK=triton.next_power_of_2(n))
+        return y
 
-    case = next(case for case in LAYER_NORM_BACKWARD.cases() if case.id() == _CASE)
-    row = Run(torch.device("cpu"), 90, every_configuration=True).try_pair(kernel_of(tuned), case)
+    op = OPS["softmax_forward"]
+    case = case_named(op, f"{op.name}-m12-n64-float32-contiguous")
+    assert case is not None
+    run = Run(torch.device("cpu"), 90, every_configuration=True)
+    row = run.try_pair(kernel_of(tuned, op=op), case)
     assert (row.status, row.rule) == ("refused", None)
     assert str(row.reason).startswith("tuned to configuration 1 of 2: Triton ")
 
