@@ -39,6 +39,14 @@ from kernel_workbench.suites.interpreter.strict.initialisation import Array
 _TRITON = str(Path(triton.__file__).parent)
 
 
+def _within(place: Any, count: int) -> int:
+    """Return a place as a number. Raises MachineError if it isn't one of `count` places."""
+    number = int(tensor_of(place))
+    if not 0 <= number < count:
+        raise MachineError(f"place {number} of {count} places in shared memory is used")
+    return number
+
+
 class Shared:
     """Shared memory, or a view of it."""
 
@@ -56,8 +64,8 @@ class Shared:
         return GLUON_OF[self.value.dtype]
 
     def index(self, place: Any) -> Shared:
-        """Return the view at one place of the first axis. Raises IndexError."""
-        return Shared(self.value[int(tensor_of(place))])
+        """Return the view at one place of the first axis. Raises MachineError."""
+        return Shared(self.value[_within(place, len(self.value))])
 
     def reshape(self, shape: Sequence[int]) -> Shared:
         """Return a view in another shape."""
@@ -122,8 +130,8 @@ class BarrierArray:
         self._all = [Barrier() for _ in range(number)]
 
     def index(self, place: Any) -> Barrier:
-        """Return one of the barriers."""
-        return self._all[int(tensor_of(place))]
+        """Return one of the barriers. Raises MachineError."""
+        return self._all[_within(place, len(self._all))]
 
 
 class Descriptor:
