@@ -602,16 +602,31 @@ def _unary(compute: Callable[[Tensor], Tensor]) -> Callable[[GluonBlock], GluonB
     return lambda block: GluonBlock(compute(tensor_of(block)))
 
 
+def _extreme(reduce: Callable[..., Tensor], least: float) -> Callable[..., GluonBlock]:
+    """Return a reduction that leaves NaN out, unless all numbers are NaN."""
+
+    def compute(block: Any, axis: int) -> GluonBlock:
+        values = tensor_of(block)
+        if not values.is_floating_point():
+            return GluonBlock(reduce(values, axis))
+        absent = values.isnan()
+        reduced = reduce(values.masked_fill(absent, least), axis)
+        return GluonBlock(reduced.masked_fill(absent.all(axis), math.nan))
+
+    return compute
+
+
 _FUNCTIONS: dict[str, object] = {
     "arange": _arange,
     "full": _full,
     "zeros": lambda shape, dtype, _=None: _full(shape, 0, dtype),
     "zeros_like": _unary(torch.zeros_like),
     "where": _where,
-    "maximum": elementwise(torch.maximum),
-    "minimum": elementwise(torch.minimum),
-    "max": lambda block, axis: GluonBlock(tensor_of(block).amax(axis)),
-    "min": lambda block, axis: GluonBlock(tensor_of(block).amin(axis)),
+    # Of a number and NaN, a GPU takes the number.
+    "maximum": elementwise(torch.fmax),
+    "minimum": elementwise(torch.fmin),
+    "max": _extreme(torch.amax, -math.inf),
+    "min": _extreme(torch.amin, math.inf),
     "sum": lambda block, axis: GluonBlock(tensor_of(block).sum(axis)),
     "exp": _unary(torch.exp),
     "exp2": _unary(torch.exp2),
