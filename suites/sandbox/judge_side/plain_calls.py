@@ -18,6 +18,7 @@ from torch import Tensor
 
 from kernel_workbench.kernels.causes import is_fatal, with_cause
 from kernel_workbench.kernels.registry import Kernel, home_of
+from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import Case, Inputs, OutputForm, dtype_name
 from kernel_workbench.suites.sandbox.call import Call
 from kernel_workbench.suites.sandbox.judge_side import waiting
@@ -119,15 +120,18 @@ class UsersProcess:
             self._process = None
 
     def _files_of(self, kernel: Kernel) -> list[str]:
-        """Return the file that defines the kernel's op, and the kernel's own file.
+        """Return the kernel's file, and before it those of the run that define ops.
 
-        Return all files if another module defines the kernel.
+        A kernel of `backward()` of such an op needs the op's file, too. Return all files if another
+        module defines the kernel.
         """
         if kernel.origin != "user":
             return []
-        home = home_of(kernel.op.name)
-        own = [kernel.path] if home is None else list(dict.fromkeys([str(home), kernel.path]))
-        return own if kernel.path in self.files else list(self.files)
+        if kernel.path not in self.files:
+            return list(self.files)
+        homes = {str(home_of(name)) for name in OPS}
+        before = self.files[: self.files.index(kernel.path)]
+        return [*(file for file in before if file in homes), kernel.path]
 
     def call(
         self,

@@ -76,6 +76,22 @@ def test_op_of_one_file_has_kernels_in_another(tmp_path: Path) -> None:
     assert f"--ops={ops}" in row.reproduce
 
 
+def test_kernel_of_gradients_of_an_op_of_another_file_is_judged(tmp_path: Path) -> None:
+    """The call without the suites imports the op's file first, as the worker does."""
+    kernels = tmp_path / "kernels.py"
+    kernels.write_text(
+        "import torch\nfrom kernel_workbench import OPS, Domain, kernel\n\n"
+        f"gradients = OPS[{_OP!r}].backward(of=('weight',))\n\n"
+        "@kernel(gradients, Domain(dtypes=(torch.float32,), strides='contiguous'))\n"
+        "def mine(dy, x, weight, *, eps):\n"
+        "    root = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)\n"
+        "    return (dy * x * root).sum(0)\n"
+    )
+    options = (f"--kernels={kernels}", f"--ops={_FILE}", "--kernel=mine")
+    _ran(tmp_path, *options, "--case=root_norm_backward-m12-n77-float32-contiguous")
+    assert [row.status for row in _rows(tmp_path)] == ["passed"]
+
+
 def test_how_to_is_right(tmp_path: Path) -> None:
     """The file of the page passes on rows that it serves, of each dtype."""
     page = (ROOT / "docs/how-to/own-op.md").read_text()
