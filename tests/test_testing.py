@@ -6,6 +6,7 @@ import doctest
 import math
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
@@ -179,6 +180,33 @@ def test_results_that_are_no_tensors_and_complex_numbers_are_refused() -> None:
         assert_matches(torch.fft.rfft(x).abs(), reference=lambda x: torch.fft.rfft(x).abs(), x=x)
     with pytest.raises(OpError, match="x is complex"):
         assert_matches(x.abs(), reference=torch.abs, x=x.to(torch.complex64))
+
+
+_OVERFLOWING: list[Callable[[Tensor], Tensor]] = [
+    lambda x: (4 * x) * 0.25,  # a power of two rounds nothing
+    lambda x: (x + x) * 0.25 + x,
+    lambda x: (x + 3 * x) - 3 * x,
+    lambda x: x.mean(-1) + x[:, 0],
+    lambda x: torch.nn.functional.huber_loss(x, x * 0.5),
+    lambda x: torch.nn.functional.layer_norm(x, (8,)),
+    lambda x: (x @ x.mT) * 1e-38,
+]
+
+
+@pytest.mark.parametrize("function", _OVERFLOWING)
+def test_a_number_that_overflows_on_the_way_is_no_failure(
+    function: Callable[[Tensor], Tensor],
+) -> None:
+    """The infinity, or a NaN of two of them, was refused where the truth is finite."""
+    x = 1e38 * (torch.rand(4, 8, generator=torch.Generator().manual_seed(0)) + 1)
+    output = function(x)
+    assert not output.isfinite().all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoPowerWarning)
+        assert_matches(output, reference=function, x=x)
+    small = x * 1e-38
+    with pytest.raises(AssertionError, match="non-finite values"):
+        assert_matches(output, reference=function, x=small)
 
 
 _ROWS = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))

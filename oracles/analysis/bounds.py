@@ -387,22 +387,25 @@ def _bound(
         same = pair.likely is pair.sure
         other = replace(quantity, lazy_error=pair.likely)  # what was made of the value alone stays
         probable = deterministic if same else _rounded(other, dtype, sure)
-    judged = deterministic if pair.plain else _judged(deterministic, probable)
-    return Bound(judged, probable, powerless)
+    if pair.plain or (deterministic.numel() and float(deterministic.amax()) < torch.inf):
+        return Bound(deterministic, probable, powerless)
+    return _with_power(deterministic, probable, powerless)
 
 
-def _judged(sure: Tensor, likely: Tensor | None) -> Tensor:
-    """The deterministic bound, finite where the probable one is: what is infinite isn't judged.
+def _with_power(sure: Tensor, likely: Tensor | None, powerless: Tensor | None) -> Bound:
+    """Return a bound whose deterministic form is finite where the probable form is.
 
-    Nor is all of it infinite: a row of which nothing is judged would pass.
+    An element of an infinite bound isn't judged. An output of which nothing is known has a finite
+    bound without power instead, so that it doesn't pass, and any number or NaN is right there: a
+    sum that overflows may be inf - inf.
     """
-    if sure.numel() and float(sure.amax()) < torch.inf:
-        return sure
     unknown = sure.isinf()
-    judged = unknown if likely is None else unknown & likely.isfinite()
-    if likely is None or not bool(judged.any()):
-        judged = unknown & unknown.all()
-    return sure.masked_fill(judged, LARGEST) if bool(judged.any()) else sure
+    known = unknown & likely.isfinite() if likely is not None else torch.zeros_like(unknown)
+    if bool(known.any()):
+        return Bound(sure.masked_fill(known, LARGEST), likely, powerless)
+    if not unknown.numel() or not bool(unknown.all()):
+        return Bound(sure, likely, powerless)
+    return Bound(sure.masked_fill(unknown, LARGEST), likely, powerless, or_nan=unknown)
 
 
 def _rounded(quantity: Quantity, dtype: torch.dtype, arithmetic: Arithmetic) -> Tensor:

@@ -257,9 +257,17 @@ def _scaled(a: AdditionTree, by: float, *, divides: bool = False) -> AdditionTre
     times = abs(1 / by if divides else by)
     off = constant_error(by) + (_EPS_QUOTIENT if divides else 0.0)
     more = 0.0 if is_power_of_two(by) else 1 + off / NEAREST
-    result = a.after(lambda x: x * times)
+    result = _still_past(a, a.after(lambda x: x * times))
     lost = a.lost * times + a.count
     return replace(result, roundings=a.roundings + more, own=more, lost=lost)
+
+
+def _still_past(before: AdditionTree, after: AdditionTree) -> AdditionTree:
+    """Return terms that became smaller, of infinite size where their sum may have overflowed."""
+    size = before.size
+    if not size.numel() or float(size.amax()) < LARGEST:
+        return after
+    return replace(after, size=after.size.masked_fill(size >= LARGEST, torch.inf))
 
 
 def _of_factor(target: object, args: Any, kwargs: Mapping[str, Any]) -> AdditionTree | None:  # noqa: ANN401
@@ -386,7 +394,7 @@ def _of_axes(target: object, args: Any, kwargs: Mapping[str, Any]) -> AdditionTr
     if n & (n - 1):
         result = replace(result, roundings=result.roundings + 2, own=result.own + 2)
     result = replace(result, lost=result.lost / n + 2)
-    return result.after(lambda x: x / n)
+    return _still_past(result, result.after(lambda x: x / n))
 
 
 def _of_product(a: Pair, b: Pair, arithmetic: Arithmetic) -> AdditionTree:

@@ -448,8 +448,10 @@ def _is_plain(target: object, out: Quantity, error: Error, args: Any, kwargs: An
     target: None where the error doesn't follow from that of the arguments. That the value is finite
     is noted with it. The deterministic error is the one to ask about: the probable one is smaller.
     """
-    if error is None or not out.value.is_floating_point() or not out.value.numel():
+    if not out.value.is_floating_point() or not out.value.numel():
         return True
+    if error is None:  # exact, as a product with a power of two, which may overflow
+        return target not in _LARGEST or float(out.size.amax()) < LARGEST
     of_arguments = _LARGEST.get(target)
     most = out.of_value.get("most", math.nan)
     if target in MOVES and not most < LARGEST:
@@ -506,14 +508,15 @@ def _whole(out: Tensor, error: Combination | Tensor | None) -> Combination | Ten
 def _tidy(
     node: Node, out_quantity: Quantity, stated: Error, knowns: Sequence[Quantity]
 ) -> Tensor | None:
-    """The error, 0 of what isn't finite, infinite where it isn't known.
+    """Return the error: 0 of a number that isn't finite, infinite where it isn't known.
 
-    Nothing is known of what is past fp32's largest number.
+    Nothing is known of a number past fp32's largest one.
     """
     out, error = out_quantity.value, added_up(stated)
-    if error is None:
-        return None
     finite = out.isfinite()
+    if error is None:
+        past = finite & (out.abs() >= LARGEST)
+        return torch.where(past, torch.inf, 0.0).double() if bool(past.any()) else None
     error = error.to(out.device).nan_to_num(nan=torch.inf, posinf=torch.inf)
     error = torch.where(out.abs() + error >= LARGEST, torch.inf, error)
     unknown = torch.zeros_like(finite)
