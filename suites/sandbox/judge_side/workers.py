@@ -294,7 +294,10 @@ class Workers:
 
     def call_plainly(self, kernel: Kernel, case: Case, inputs: Inputs) -> Call:
         """Call the kernel as a user does, in a process without the suites (plain_calls.py)."""
-        self._ready()
+        try:
+            self._ready()
+        except EndedError as ended:
+            return Call({}, 0.0, ended.rule, str(ended))
         assert self.memory_limit is not None
         limits = self.time_limit_s, self.memory_limit
         return self.script.call(kernel, case, inputs, *limits)
@@ -664,7 +667,10 @@ class Workers:
             self._worker.end()
 
     def _ready(self) -> WorkerProcess:
-        """Return a worker that has imported the files: the last one, or a new one."""
+        """Return a worker that has imported the files: the last one, or a new one.
+
+        Raises KernelError, or EndedError if the files were imported before.
+        """
         if self._worker is not None and not self._worker.ended:
             return self._worker
         if self.memory_limit is None:
@@ -675,18 +681,18 @@ class Workers:
             self.server = None
         self.prepare()
         assert self.server is not None
-        worker, loaded = self._loaded()
-        if "error" in loaded:
-            worker.end()
-            raise KernelError(str(loaded["error"]))
+        try:
+            worker, loaded = self._imported()
+        except KernelError as error:
+            if not self._remote:
+                raise
+            reason = f"its file was imported, and can't be imported again: {error}"
+            raise EndedError("process ended", reason) from error
         self._worker = worker
         if not self._remote:
             self._leave_out(loaded)
             self._remember(loaded)
             self._build()
-        elif loaded.get("left_out"):
-            worker.end()
-            raise KernelError(f"{self._named()}: a file that was imported can't be imported again")
         return self._worker
 
     def _forked(self, files: Sequence[Path]) -> tuple[WorkerProcess, Message]:
@@ -741,6 +747,14 @@ class Workers:
             return self._forked(self.files)
         except EndedError as ended:
             raise KernelError(f"{self._named()}: while it was imported, {ended}") from ended
+
+    def _imported(self) -> tuple[WorkerProcess, Message]:
+        """Return a worker that has imported the files, and its reply. Raises KernelError."""
+        worker, loaded = self._loaded()
+        if "error" in loaded or (self._remote and loaded.get("left_out")):
+            worker.end()
+            raise KernelError(str(loaded.get("error", f"{self._named()}: one raised an error")))
+        return worker, loaded
 
     def _leave_out(self, loaded: Message) -> None:
         """Leave files out whose import raised an error in the worker. Raises KernelError."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,3 +80,40 @@ def test_rule_that_no_call_breaks_is_no_reply(rule: str, monkeypatch: pytest.Mon
     parcel = Parcel.of(LAYER_NORM_BACKWARD.inputs(CASE, CPU), CPU)
     call = Workers(CPU, 90).call(kernel_of(closed_form), CASE, parcel, "nan")
     assert (call.rule, call.reason) == ("process ended", "its process sent what no worker sends")
+
+
+_FILE = """
+import os
+from pathlib import Path
+
+import torch
+from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
+
+mark = Path(__file__).with_suffix(".mark")
+if mark.exists():
+    raise ValueError("no second time")
+mark.touch()
+
+@kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,)))
+def ends(dy, x, weight, mean, rstd):
+    os._exit(3)
+"""
+
+
+def test_file_that_is_imported_once_fails_its_rows(tmp_path: Path) -> None:
+    """Every later call finds no worker, and says why; the run goes on."""
+    file = tmp_path / "once.py"
+    file.write_text(_FILE)
+    inputs = LAYER_NORM_BACKWARD.inputs(CASE, CPU)
+    workers = Workers(CPU, 90, files=(file,))
+    try:
+        (kernel,) = workers.kernels()
+        calls = [workers.call(kernel, CASE, Parcel.of(inputs, CPU), "nan") for _ in range(2)]
+        calls.append(workers.call_plainly(kernel, CASE, inputs))
+    finally:
+        workers.close()
+    assert [call.rule for call in calls] == ["process ended"] * 3
+    assert calls[0].reason == "it ended its process, with status 3"
+    for call in calls[1:]:
+        assert "can't be imported again" in str(call.reason)
+        assert "importing it raised ValueError: no second time" in str(call.reason)
