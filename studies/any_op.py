@@ -88,9 +88,9 @@ def operations_text() -> str:
             "",
             f"Lowered to others: {', '.join(f'`{item}`' for item in lowered)}.",
             "",
-            f"Moved, so that errors move alike: {_names(MOVES)}.",
+            f"Moved together with their errors: {_names(MOVES)}.",
             "",
-            f"Put where whole numbers say: {_names(BY_INDEX)}.",
+            f"Placed by whole numbers: {_names(BY_INDEX)}.",
             "",
             f"Made of constants: {_names(MADE)}.",
             "",
@@ -249,7 +249,7 @@ def _table(rows: list[dict[str, Any]], *, joined: bool) -> str:
     """A line for each folder; joined: the rows are those of several runs."""
     slowest = max(row["s"] for row in rows)
     lines = [
-        "## Of what others wrote",
+        "## Problems and definitions that others wrote",
         "",
         "A problem or a definition is bounded where it becomes an op: it is read, checked, and has",
         "a bound on its smallest case; no error of PyTorch's own result in fp32 may be above that.",
@@ -257,8 +257,8 @@ def _table(rows: list[dict[str, Any]], *, joined: bool) -> str:
         f"It is useful where the largest ratio of error to bound is {_USEFUL:g} or more, by the",
         "probabilistic bound where there is one, which judges kernels as well. Where the result is",
         "exact in every element, there is no error to compare. A file is above its bound where an",
-        "error is above the deterministic one. Smaller are those whose inputs are too large at",
-        "their own constants, and which are read at smaller ones.",
+        "error is above the deterministic one. The column *smaller* counts files whose inputs are too",
+        "large at their own constants, and which are read at smaller ones.",
         "",
         f"The slowest took {slowest:.0f} s, on one core of a CPU.{_JOINED if joined else ''}",
         "",
