@@ -219,6 +219,8 @@ class _Chunk:
         largest = torch.finfo(self.dtype).max if self.dtype.is_floating_point else math.inf
         overflows = (exact.abs() + limit >= largest) & wide.isinf() & (wide.sign() == exact.sign())
         infinite = exact.isinf() & ((wide == exact) | (wide.isnan() & (limit != 0)))
+        if self.dtype.itemsize == 1 and self.dtype.is_floating_point:  # their casts saturate
+            infinite |= exact.isinf() & (wide == exact.clamp(-largest, largest))
         right = torch.where(
             exact.isfinite(), wide.isfinite() | overflows, infinite | (exact.isnan() & wide.isnan())
         )

@@ -11,8 +11,9 @@ a row without a failure has no power, and didn't pass.
 
 Non-finite values: where the truth is NaN the output must be NaN; where it is an infinity, that
 infinity or NaN (inf - inf depends on the order of evaluation), and with a bound of exactly 0 that
-infinity alone; where it is finite the output must be finite, but for an infinity of the right sign
-where |truth| + bound reaches the dtype's largest number. Where `Bound.or_nan` says so NaN is right.
+infinity alone; in fp8, whose casts saturate, it may be the largest number of its sign. Where the
+truth is finite the output must be finite, but for an infinity of the right sign where |truth| +
+bound reaches the dtype's largest number. Where `Bound.or_nan` says so NaN is right.
 
 The second call's numbers that differ from the first's are judged by the same bounds, also if the
 kernel declares that its calls differ. They are compared as numbers: signs that were flipped for the

@@ -172,6 +172,16 @@ def test_element_never_written_may_hold_the_sentinel_with_either_sign(sign: int)
 _CODES = torch.float8_e4m3fn
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_code_of_an_infinity_may_be_the_largest_number(dtype: torch.dtype, sign: int) -> None:
+    """Casts to fp8 saturate on a GPU, of an infinity as of a number past the largest."""
+    exact, largest = _tensor([sign * INF], torch.float64), torch.finfo(dtype).max
+    assert _judge(_tensor([sign * largest], dtype), exact, 0.0).rule is None
+    for wrong in (-sign * largest, sign * largest / 2, 0.0):
+        assert _judge(_tensor([wrong], dtype), exact, 0.0).rule == "non-finite values"
+
+
 @pytest.mark.parametrize("truth", [0.0, 0.0009, 0.013, -0.4, 1.06, 17.01, -300.0, 447.0, 1e4])
 def test_code_that_a_cast_makes_of_the_truth_is_right(truth: float) -> None:
     """Whatever its distance to the truth, and what is too large is the largest code."""
