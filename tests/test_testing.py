@@ -209,6 +209,15 @@ def test_a_number_that_overflows_on_the_way_is_no_failure(
         assert_matches(output, reference=function, x=small)
 
 
+def test_the_end_of_another_dtype_is_no_failure() -> None:
+    """The function makes float64's largest number of an infinity, and a kernel that of float32."""
+    x = torch.tensor([[1.0, math.inf, -math.inf, math.nan, 2.0]])
+    right = x.nan_to_num()
+    assert_matches(right, reference=torch.nan_to_num, input=x)
+    with pytest.raises(AssertionError, match="got 1, expected 0"):
+        assert_matches(x.nan_to_num(nan=1.0), reference=torch.nan_to_num, input=x)
+
+
 _ROWS = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
 _WITH_A_TIE = torch.tensor([[1.0, 3.0, 2.0, 3.0]])
 
