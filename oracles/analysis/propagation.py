@@ -25,7 +25,15 @@ from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
 from kernel_workbench.oracles.analysis.chains import AdditionTree, terms_of, trees
 from kernel_workbench.oracles.analysis.places import BY_INDEX, MADE, MOVES, VIEWS, of_constants
 from kernel_workbench.oracles.analysis.quantities import Combination, Quantity, added_up
-from kernel_workbench.oracles.analysis.rules import POLES, RULES, SUMS, UnknownError, overloads
+from kernel_workbench.oracles.analysis.rules import (
+    POLES,
+    RULES,
+    SUMS,
+    ZEROS,
+    UnknownError,
+    keep_zeros,
+    overloads,
+)
 from kernel_workbench.oracles.analysis.trace import (
     CODES,
     DECIDES,
@@ -43,6 +51,7 @@ _ADDITIONS = overloads(_aten.add)
 _SQUARES = overloads(_aten.pow)
 _TIMES = overloads(_aten.mul)
 _MEANS_OF_SQUARES = overloads(_aten.var, _aten.var_mean)
+_JUMPS = overloads(_aten.sign, _aten.ceil, _aten.floor, _aten.copysign)
 _KEEPS_SIGN = overloads(_aten.sum, _aten.mean)
 SOURCES = {"placeholder", "get_attr"}  # operations of nodes that aren't computed
 _MOST_SAID = 300  # characters of an error of torch's
@@ -163,6 +172,7 @@ class Propagation:
     ranges: of each placeholder, as `range_of` has it; None where nothing is flushed.
     where: the line that a node comes from.
     joined: the nodes whose terms a later addition takes in.
+    jumps: whether some operation makes a large difference of a small one, as a comparison with 0.
     """
 
     graph: Graph
@@ -171,10 +181,12 @@ class Propagation:
     likely: Arithmetic | None
     where: Callable[[Node], str]
     joined: frozenset[Node] = field(init=False)
+    jumps: bool = field(init=False)
 
     def __post_init__(self) -> None:
         """Find the additions that follow each other."""
         object.__setattr__(self, "joined", trees(self.graph)[0])
+        object.__setattr__(self, "jumps", any(map(_jumps, self.graph.nodes)))
 
     def __call__(
         self,
@@ -228,6 +240,8 @@ class Propagation:
             return Pair(constant, error, error)
         value, its_range = next(arguments)
         a = Quantity(value)
+        if self.jumps and value.is_floating_point() and bool((value == 0).any()):
+            a.of_value[ZEROS] = True
         error = None if its_range is None else _flushed(a, *its_range)
         return Pair(value, error, error, a.of_value)
 
@@ -334,8 +348,7 @@ class Propagation:
             operands.append(list(knowns.values()))
         _forget(out, operands)
         if isinstance(out, Quantity):
-            if target in MOVES:
-                _hand_on(out, pairs)
+            _hand_on(out, pairs, moves=target in MOVES)
             by_terms = terms is not None and terms.nested
             plain = _is_plain(None if by_terms else target, out, errors[0], args, kwargs)
             if target not in MOVES and not plain:
@@ -345,7 +358,7 @@ class Propagation:
             kept = terms if node in self.joined else None
             return Pair(out.value, errors[0], errors[-1], out.of_value, plain, kept)
         for part in out if target in MOVES else ():
-            _hand_on(part, pairs)
+            _hand_on(part, pairs, moves=True)
         several = [form if isinstance(form, list | tuple) else [form] * len(out) for form in errors]
         return [
             Pair(part.value, several[0][place], several[-1][place], part.of_value)
@@ -374,7 +387,8 @@ class Propagation:
                     f"{self.where(node)}: it casts to fp8 on the way, where a small error may "
                     "become a large one; an output alone can be fp8"
                 )
-            return _marked(arithmetic, *args)
+            after = _marked(arithmetic, *args)
+            return keep_zeros(target, out, after, args) if self.jumps else after
         if target in MADE:
             return of_constants(out.value)
         if target in MOVES and exact:
@@ -400,9 +414,21 @@ class Propagation:
         if target == _aten.rsqrt.default:
             args[0].of_value["least"] = least_of(node.args[0])
         try:
-            return rule_(arithmetic, out, *args, **kwargs)
+            stated = rule_(arithmetic, out, *args, **kwargs)
         except UnknownError as error:
             raise NoRuleError(f"{self.where(node)}: {function_of(node)} {error}") from error
+        is_one = self.jumps and isinstance(out, Quantity)
+        return keep_zeros(target, out, stated, args) if is_one else stated
+
+
+def _jumps(node: Node) -> bool:
+    """Return True if an operation makes a truth value of real numbers, or rounds to one side."""
+    result = node.meta.get("val")
+    is_truth = isinstance(result, Tensor) and result.dtype == torch.bool
+    before = (item.meta.get("val") for item in node.all_input_nodes)
+    return node.target in _JUMPS or (
+        is_truth and any(isinstance(x, Tensor) and x.is_floating_point() for x in before)
+    )
 
 
 def _value(target: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401
@@ -436,9 +462,11 @@ def _as_quantity(out: Any) -> Any:  # noqa: ANN401
     return Quantity(out) if isinstance(out, Tensor) else [Quantity(part) for part in out]
 
 
-def _hand_on(out: Quantity, pairs: Sequence[Pair]) -> None:
-    """Note that a moved tensor is no larger than its sources."""
-    if pairs and all("most" in pair.of_value for pair in pairs):
+def _hand_on(out: Quantity, pairs: Sequence[Pair], *, moves: bool) -> None:
+    """Note that a tensor may have zeros, as its sources do; a moved one is no larger than they."""
+    if any(ZEROS in pair.of_value for pair in pairs):
+        out.of_value[ZEROS] = True
+    if moves and pairs and all("most" in pair.of_value for pair in pairs):
         out.of_value["most"] = max(pair.of_value["most"] for pair in pairs)
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -42,6 +42,7 @@ from kernel_workbench.oracles.analysis.quantities import (
     number,
     scalar,
 )
+from kernel_workbench.oracles.analysis.trace import ROUNDS
 from kernel_workbench.oracles.rounding import EPS_EXP, EPS_LOG, EPS_TANH
 
 _aten = torch.ops.aten
@@ -135,23 +136,59 @@ def _add(
         b = number(b)
         result.plus(b.lazy_error, arithmetic.grown(abs(alpha)))
         result.plus_term(arithmetic.grown(scaled), b)
-    if any(isinstance(x, Quantity) and _ZEROS in x.of_value for x in (a, b)):
-        return _exact_zeros(result, a, b)
     return result
 
 
-_ZEROS = "zeros that every kernel has"  # what a value is marked with that has some, of exp(-inf)
+ZEROS = "zeros that every kernel has"  # what a value is marked with that may have some
 
 
-def _exact_zeros(error: Combination, *operands: Quantity | float) -> Tensor:
-    """Return the error of a sum, 0 where it is one of zeros that every kernel has."""
-    sure = torch.ones_like(error.of.value, dtype=torch.bool)
-    for x in map(number, operands):
-        sure &= x.value == 0
-        if x.error is not None:
-            sure &= x.error == 0
-    error.of.of_value[_ZEROS] = True
-    return error.tensor().masked_fill(sure, 0.0)
+def _is_zero(x: Quantity) -> Tensor:
+    """Return where every kernel has a 0."""
+    return x.value == 0 if x.error is None else (x.value == 0) & (x.error == 0)
+
+
+def _zeros_of_product(a: Quantity, b: Quantity) -> Tensor:
+    return (_is_zero(a) | _is_zero(b)) & (a.reach < math.inf) & (b.reach < math.inf)
+
+
+def _zeros_of_quotient(a: Quantity, b: Quantity) -> Tensor:
+    return _is_zero(a) & (b.size > (0.0 if b.error is None else b.error))
+
+
+def _zeros_of_power(a: Quantity, k: Quantity) -> Tensor:
+    return _is_zero(a) & (k.value > (0.0 if k.error is None else k.error))
+
+
+_ZEROS_OF: dict[object, Callable[..., Tensor]] = {
+    overload: where
+    for packets, where in (
+        ((_aten.add, _aten.sub), lambda a, b: _is_zero(a) & _is_zero(b)),
+        ((_aten.mul,), _zeros_of_product),
+        ((_aten.div,), _zeros_of_quotient),
+        ((_aten.pow,), _zeros_of_power),
+        ((_aten.sqrt,), _is_zero),
+        ((_aten.mm, _aten.bmm, _aten.mv), lambda a, b: a.reach @ b.reach == 0),
+    )
+    for overload in overloads(*packets)
+}
+_ZEROS_OF[ROUNDS] = _is_zero
+
+
+def keep_zeros(
+    target: object, out: Quantity, error: Combination | Tensor | None, operands: Sequence[Any]
+) -> Combination | Tensor | None:
+    """Return the error of an operation, 0 where the result is 0 in every kernel.
+
+    An absolute error, of what is flushed, would leave open what follows from such a 0, as its sign.
+    """
+    tensors = [x for x in operands if isinstance(x, Quantity)]
+    if not any(ZEROS in x.of_value or x.value.dtype == torch.bool for x in tensors):
+        return error
+    out.of_value[ZEROS] = True
+    if error is None or target not in _ZEROS_OF:
+        return error
+    numbers = [number(x) for x in operands if isinstance(x, Quantity | int | float)]
+    return added_up(error).masked_fill(_ZEROS_OF[target](*numbers[:2]), 0.0)
 
 
 @rule("mul")
@@ -454,7 +491,8 @@ def _power_of_tensors(
         off = off + torch.where(k.error > 0, log * k.error, 0.0)
     through = off.expm1().mul_(out.size)
     zero = a.size == 0
-    through = torch.where(zero | (out.size == 0), 0.0, through)
+    one = k.reach == 0  # the power 0 of any number, 0 as well
+    through = torch.where(zero | one | (out.size == 0), 0.0, through)
     open_ = torch.zeros_like(zero)
     if k.error is not None:
         open_ = (k.error > 0) & ((a.value < 0) | (zero & (k.size <= k.error)))
@@ -555,7 +593,7 @@ def _zero_of_minus_inf(error: Combination, a: Quantity) -> Combination | Tensor:
     sure = a.value.isneginf()
     if a.error is not None:
         sure = sure & (a.error < torch.inf)
-    error.of.of_value[_ZEROS] = True
+    error.of.of_value[ZEROS] = True
     return error.tensor().masked_fill(sure, 0.0)
 
 
@@ -722,19 +760,55 @@ def _unbounded(error: Tensor) -> bool:
     return error.numel() > 0 and not float(error.amax()) < torch.inf
 
 
-@rule("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor")
-def _either(
-    _: Arithmetic, out: Quantity, a: Quantity | float, b: Quantity | float
-) -> Tensor | None:
-    del out
-    errors = [x.error for x in (a, b) if isinstance(x, Quantity) and x.error is not None]
-    return None if not errors else errors[0] if len(errors) == 1 else errors[0] | errors[1]
+def as_truth(x: Quantity | float) -> Quantity:
+    """Return whether a number isn't 0; an exact 0 is one in every kernel."""
+    if not isinstance(x, Quantity):
+        return Quantity(torch.tensor(bool(x)))
+    if x.value.dtype == torch.bool:
+        return x
+    if x.error is None:
+        return Quantity(x.value != 0)
+    return Quantity(x.value != 0, _if_any((x.size <= x.error) & (x.error > 0)))
+
+
+def _if_any(open_: Tensor) -> Tensor | None:
+    """Return where a truth value may be either; None where it may be nowhere."""
+    return open_ if bool(open_.any()) else None
+
+
+def _decided_by(
+    decisive: bool | None,  # noqa: FBT001
+) -> Callable[..., Tensor | None]:
+    """Return the rule of a connective that a truth value decides alone: of "and" that is False."""
+
+    def bound(
+        _: Arithmetic, out: Quantity, a: Quantity | float, b: Quantity | float
+    ) -> Tensor | None:
+        exact = all(not isinstance(x, Quantity) or x.exact for x in (a, b))
+        if exact or out.value.dtype != torch.bool:
+            whole = torch.full_like(out.value, math.inf, dtype=torch.float64)
+            return None if exact else whole  # bits of numbers that a kernel may have otherwise
+        x, y = as_truth(a), as_truth(b)
+        open_ = torch.zeros_like(out.value)
+        for one, other in ((x, y), (y, x)):
+            if one.error is None:
+                continue
+            counts = torch.ones_like(other.value) if decisive is None else other.value != decisive
+            counts = counts if other.error is None else counts | other.error
+            open_ = open_ | (one.error & counts)
+        return _if_any(open_)
+
+    return bound
+
+
+rule("logical_and", "bitwise_and")(_decided_by(False))  # noqa: FBT003
+rule("logical_or", "bitwise_or")(_decided_by(True))  # noqa: FBT003
+rule("logical_xor", "bitwise_xor")(_decided_by(None))
 
 
 @rule("logical_not", "bitwise_not")
 def _not(_: Arithmetic, out: Quantity, a: Quantity) -> Tensor | None:
-    del out
-    return a.error
+    return as_truth(a).error if out.value.dtype == torch.bool else a.error
 
 
 @rule("isinf", "isposinf", "isneginf", "isnan", "isfinite")
@@ -785,7 +859,7 @@ def _to_copy(_: Arithmetic, out: Quantity, a: Quantity, **kwargs: object) -> Ten
     if out.value.is_floating_point():
         return number(a).error
     if out.value.dtype == torch.bool:
-        return a.size <= a.error
+        return as_truth(a).error
     if not a.value.is_floating_point():
         return a.error.double()
     jump = monotone(Quantity(a.value.trunc()), torch.trunc, a)

@@ -25,6 +25,7 @@ from kernel_workbench.oracles.analysis.quantities import Combination, Quantity, 
 from kernel_workbench.oracles.analysis.rules import (
     UnknownError,
     added,
+    as_truth,
     monotone,
     product,
     rule,
@@ -153,8 +154,11 @@ def _mean(
     total = sum_error(arithmetic, a, axes, keep=keepdim)
     if total is None or n < 2:  # of one number there is nothing to divide
         return total
+    zeros = total == 0  # a sum of zeros that every kernel has
     total /= n
-    return total if n & (n - 1) == 0 else arithmetic.rounded(out, total, 2).tensor()
+    if n & (n - 1) == 0:
+        return total
+    return arithmetic.rounded(out, total, 2).tensor().masked_fill(zeros, 0.0)
 
 
 def _with_error(a: Quantity, error: Combination) -> Quantity:
@@ -358,16 +362,26 @@ def _added_product(
     return arithmetic.rounded(out, whole)
 
 
-@rule("all", "any")
-def _whether(
-    _: Arithmetic,
-    out: Quantity,
-    a: Quantity,
-    dim: int | Sequence[int] | None = None,
-    keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
-) -> Tensor | None:
-    del out
-    if a.error is None:
-        return None
-    open_ = a.error if a.error.dtype == torch.bool else a.error > 0
-    return open_.any(axes_of(a.value, dim), keepdim=keepdim)
+def _whether(decisive: bool) -> Callable[..., Tensor | None]:  # noqa: FBT001
+    """Return the rule of `all`, which one exact False decides, or of `any`, which one True does."""
+
+    def bound(
+        _: Arithmetic,
+        out: Quantity,
+        a: Quantity,
+        dim: int | Sequence[int] | None = None,
+        keepdim: bool = False,  # noqa: FBT001,FBT002  # aten's own
+    ) -> Tensor | None:
+        del out
+        x = as_truth(a)
+        if x.error is None:
+            return None
+        axes = axes_of(x.value, dim)
+        decided = ((x.value == decisive) & ~x.error).any(axes, keepdim=keepdim)
+        return x.error.any(axes, keepdim=keepdim) & ~decided
+
+    return bound
+
+
+rule("all")(_whether(False))  # noqa: FBT003
+rule("any")(_whether(True))  # noqa: FBT003
