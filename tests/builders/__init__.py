@@ -1,1 +1,1 @@
-"""What tests need: records, traces, kernels and calls, made for them."""
+"""Builders of records, traces, kernels and calls for tests."""

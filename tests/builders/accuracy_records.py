@@ -1,4 +1,4 @@
-"""An invented run, for the report gallery and for tests: no figure in it was measured."""
+"""An invented run, for the report gallery and for tests; no figure was measured."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _DEFAULTS: Numerics = {
 
 
 def example_header(planned_rows: int, *, attention: bool = False) -> RunHeader:
-    """Return the header of a run on a machine with no GPU; of attention too if asked."""
+    """Return the header of a run without a GPU, with attention's kernels too if asked."""
     numerics: tuple[Numerics, ...] = (
         {},
         {"accumulation_roundoff": 2.0**-11},
@@ -202,7 +202,7 @@ def attention_rows() -> list[AccuracyRow]:
 
 
 def _as_attention(row: AccuracyRow, op: str, options: tuple[str, ...]) -> AccuracyRow:
-    """The row as one of `op`, with its seven sizes and more."""
+    """Return the row with `op`, its seven sizes and its options."""
     sizes = {"b": 2, "h_q": 4, "h_kv": 2, "s_q": 129, "s_kv": 257, "d": 128, "d_v": 96}
     if "window" in options:
         sizes |= {"window_left": 17, "window_right": 0}
@@ -228,7 +228,7 @@ def _as_attention(row: AccuracyRow, op: str, options: tuple[str, ...]) -> Accura
 def write_example(
     path: Path, rows: Sequence[AccuracyRow], *, planned: int | None = None, whole: bool = True
 ) -> Path:
-    """Write `rows` as a record at `path`; without an end line where it isn't to be whole."""
+    """Write `rows` as a record at `path`, with an end line if `whole`."""
     attention = any(row.case.op in ATTENTION_OPS for row in rows)
     header = example_header(len(rows) if planned is None else planned, attention=attention)
     with RecordWriter(path, header) as writer:

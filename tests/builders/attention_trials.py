@@ -1,4 +1,4 @@
-"""One case of an attention op with inputs, truth and bounds, and what an emulation comes to."""
+"""A case of an attention op with its inputs, truth and bounds, and errors of emulations."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Trial:
         feature: str = "none",
         distribution: str = "normal",
     ) -> Trial:
-        """The trial of a case with one of FEATURES."""
+        """Return the trial of a case with one of FEATURES."""
         options, window = FEATURES[feature]
         case = attention_case(
             name, shape, dtype, "ci", options=options, window=window, distribution=distribution
@@ -66,28 +66,28 @@ class Trial:
 
     @classmethod
     def given(cls, name: str, case: Case, inputs: Inputs) -> Trial:
-        """The trial of arguments made by hand."""
+        """Return the trial of given arguments."""
         return cls(OPS[name], case, inputs, OPS[name].oracle(case, inputs))
 
     def bounds(self, numerics: Numerics) -> dict[str, Bound]:
-        """The bounds of each output."""
+        """Return the bounds of each output."""
         return self.op.bound(self.case, self.inputs, self.truth, numerics)
 
     def kept_bounds(self, numerics: Numerics) -> dict[str, Bound]:
-        """The bounds, made once: several ways declare the same."""
+        """Return the bounds, computed once for ways with equal numerics."""
         if numerics not in self._kept_bounds:
             self._kept_bounds[numerics] = self.bounds(numerics)
         return self._kept_bounds[numerics]
 
     def emulation(self, numerics: Numerics) -> Outputs:
-        """What rule 3 compares with, made once."""
+        """Return the op's emulation, computed once."""
         assert self.op.emulate is not None
         if numerics not in self._emulations:
             self._emulations[numerics] = self.op.emulate(self.case, self.inputs, numerics)
         return self._emulations[numerics]
 
     def outputs(self, way: Way) -> dict[str, Tensor]:
-        """What a kernel that computes so returns."""
+        """Return the outputs of a kernel that computes in this way."""
         emulation = Emulation(self.inputs, way)
         if self.op.name == FORWARD:
             return emulation.forward()
@@ -100,7 +100,7 @@ class Trial:
     def ratios(
         self, outputs: dict[str, Tensor], bounds: dict[str, Bound]
     ) -> dict[str, tuple[float, float]]:
-        """The largest error / bound of each output, deterministic and probabilistic (else 0)."""
+        """Return each output's largest error / bound: deterministic, and probabilistic or 0."""
         made = {}
         for name, output in outputs.items():
             limit, exact = bounds[name], self.truth[name]
@@ -113,13 +113,13 @@ class Trial:
         return made
 
     def worst(self, way: Way, numerics: Numerics | None = None) -> tuple[float, float]:
-        """The largest ratios of all outputs of a kernel that declares `numerics`, or its own."""
+        """Return the largest ratios of a kernel that declares `numerics`, or its own."""
         ratios = self.ratios(self.outputs(way), self.kept_bounds(numerics or way.numerics))
         return max(each for each, _ in ratios.values()), max(each for _, each in ratios.values())
 
 
 def _ratio(output: Tensor, exact: Tensor, limit: Tensor) -> float:
-    """The largest error / limit; 0 where nothing is promised, or an overflow is allowed."""
+    """Return the largest error / limit; 0 without a limit, or where overflow is allowed."""
     got = output.double()
     largest = torch.finfo(output.dtype).max
     overflows = got.isinf() & (exact.abs() + limit >= largest) & (got.sign() == exact.sign())

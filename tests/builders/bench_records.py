@@ -1,4 +1,4 @@
-"""An invented run of `nox -s bench`, for tests and to look at: no figure in it was measured."""
+"""An invented run of `nox -s bench`, for tests and for display; no figure was measured."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _FORWARD_TFLOPS = (
 
 
 def example_roofs() -> tuple[Roof, ...]:
-    """The roofs of an H200: of its datasheet, and as measured."""
+    """Return roofs of an H200 from its datasheet, and measured ones."""
     sheet = "NVIDIA H200 datasheet"
     return (
         Roof(name="memory", value=PEAK_GB_S, unit="GB/s", measured=False, source=sheet),
@@ -72,7 +72,7 @@ def example_roofs() -> tuple[Roof, ...]:
 
 
 def example_bench_header(planned_rows: int, *, known_gpu: bool = True) -> RunHeader:
-    """The header of a run on an H200, or on a GPU whose datasheet the workbench doesn't have."""
+    """Return the header of a run on an H200, or on a GPU without a known datasheet."""
     roofs = example_roofs()
     return RunHeader(
         suite="bench",
@@ -133,12 +133,12 @@ def example_bench_header(planned_rows: int, *, known_gpu: bool = True) -> RunHea
 
 
 def norm_case(m: int, n: int, dtype: str = "bfloat16", layout: str = "contiguous") -> CaseInfo:
-    """A case of layer-norm backward."""
+    """Return a case of layer-norm backward."""
     return _case(NORM, {"m": m, "n": n}, dtype, layout, ())
 
 
 def forward_case(s: int, d: int, options: tuple[str, ...] = ()) -> CaseInfo:
-    """A case of attention forward of 16,384 tokens and 2,048 columns."""
+    """Return a case of attention forward with 16,384 tokens and 2,048 columns."""
     b, h = 16384 // s, 2048 // d
     sizes = {"b": b, "h_q": h, "h_kv": h, "s_q": s, "s_kv": s, "d": d, "d_v": d}
     return _case(FORWARD, sizes, "bfloat16", "contiguous", options)
@@ -164,7 +164,7 @@ def bench_row(
     known_gpu: bool = True,
     seed: int = 0,
 ) -> BenchRow:
-    """A timed row, its other figures following from its median."""
+    """Return a timed row, whose figures follow from its median."""
     rng = random.Random(f"{seed}{kernel}{case.id}")
     times = tuple(round(median_us * (1 + rng.gauss(0, 0.004)), 3) for _ in range(samples))
     flops, least, limit = _work(case)
@@ -215,7 +215,7 @@ def bench_row(
 
 
 def _work(case: CaseInfo) -> tuple[int, int, str]:
-    """Flops, least bytes and the limit of a case."""
+    """Return the flops, the least bytes and the limit of a case."""
     sizes = case.sizes
     if case.op == NORM:
         elements = sizes["m"] * sizes["n"]
@@ -240,7 +240,7 @@ def _row(kernel: str, case: CaseInfo, status: str, reason: str | None = None) ->
 
 
 def counted(*launches: str) -> dict[str, Any]:
-    """The fields of a row of whose call these launches were counted."""
+    """Return a row's fields about counters of these launches."""
     counters = (
         CountedLaunch(
             launch=each, device_us=7.5, registers=96, occupancy=0.412, most_occupancy=0.5,
@@ -253,21 +253,21 @@ def counted(*launches: str) -> dict[str, Any]:
 
 
 def wrong_row(kernel: str = _OURS[0], case: CaseInfo | None = None) -> BenchRow:
-    """A row that has no figure, since its outputs are wrong."""
+    """Return a row without a figure, because its outputs are wrong."""
     reason = "dx is further from the truth than its bound in 14 of 28,120 elements; not timed"
     row = _row(kernel, case or norm_case(37, 760), "wrong", reason)
     return row.model_copy(update={"accuracy": "failed", "worst_ratio": 17.4})
 
 
 def unfigured_row(kernel: str, case: CaseInfo, status: str, reason: str) -> BenchRow:
-    """A row that was refused, failed or is of a peer that is absent."""
+    """Return a row that was refused or failed, or whose peer is absent."""
     return _row(kernel, case, status, reason)
 
 
 def bench_rows(
     *, weights: bool = True, failing: bool = True, known_gpu: bool = True
 ) -> list[BenchRow]:
-    """Rows of two ops: timed, refused, absent, and if asked wrong and failed."""
+    """Return rows of two ops: timed, refused, absent, and wrong and failed if asked."""
     rows = []
     for number, (m, n, times) in enumerate(_NORM_US):
         case = norm_case(m, n)
@@ -301,7 +301,7 @@ def bench_rows(
 
 
 def many_bench_rows(number: int, *, samples: int = 40) -> list[BenchRow]:
-    """`number` timed rows, for how long a report takes."""
+    """Return `number` timed rows, to measure how long a report takes."""
     rng = random.Random(0)
     rows: list[BenchRow] = []
     while len(rows) < number:
@@ -320,7 +320,7 @@ def write_bench(
     whole: bool = True,
     problems: Iterable[str] = (),
 ) -> Path:
-    """Write `rows` as a record at `path`; without an end line where it isn't to be whole."""
+    """Write `rows` as a record at `path`, with an end line if `whole`."""
     with RecordWriter(path, header or example_bench_header(len(rows))) as writer:
         for row in rows:
             writer.write(row)

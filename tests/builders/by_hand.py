@@ -1,4 +1,4 @@
-"""Kernels and runs made by hand, for tests that need neither the registry nor a command line."""
+"""Kernels and runs for tests that need neither the registry nor a command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def kernel_of(
     features: Iterable[str] = (),
     numerics: Numerics | None = None,
 ) -> Kernel:
-    """A user's kernel of `op` that serves every layout of `dtypes`, and the options `features`."""
+    """Return a user's kernel of `op` for all layouts, `dtypes` and the options `features`."""
     return Kernel(
         op=op,
         name=name,
@@ -38,5 +38,5 @@ def kernel_of(
 
 
 def run_on(device: torch.device) -> Run:
-    """A run on `device` that gates no baseline."""
+    """Return a run on `device` that gates no baseline."""
     return Run(device, 90)

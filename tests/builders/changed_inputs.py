@@ -1,4 +1,4 @@
-"""Calls of a kernel on inputs made by hand, and what relations and invariance say of it."""
+"""Calls of a kernel on given inputs, and the findings of relations and invariance."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class OnCase:
     called: list[Case] = field(default_factory=list)
 
     def call(self, case: Case, inputs: Inputs, how: How = PLAIN) -> Call:
-        """A call on copies of the inputs."""
+        """Call the kernel on copies of the inputs."""
         self.called.append(case)
         parcel = Parcel.of(inputs, self.device)
         return InProcess(self.device, DEFAULT_SM).call(self.kernel, case, parcel, "nan", how)
 
     def bounds(self, case: Case, inputs: Inputs) -> dict[str, Bound]:
-        """The kernel's bounds."""
+        """Return the kernel's bounds."""
         op = self.kernel.op
         return op.bound(case, inputs, op.oracle(case, inputs), self.kernel.numerics)
 
@@ -47,14 +47,14 @@ class OnCase:
         return inputs, first.outputs
 
     def related(self) -> tuple[Tried, ...]:
-        """What the case's relations say."""
+        """Return the findings of the case's relations."""
         inputs, outputs = self._first()
         return relations.examine(
             self.kernel, self.case, inputs, outputs, self.call, self.bounds, serves=self.serves
         )
 
     def invariance(self) -> invariance.Invariance:
-        """What the case says of the kernel's properties."""
+        """Return the findings about the kernel's properties."""
         inputs, outputs = self._first()
         return invariance.examine(
             self.kernel, self.case, inputs, outputs, self.call, serves=self.serves

@@ -21,14 +21,14 @@ from tests.builders.python_server import Fork, can_fork
 
 # Arguments of Python for the accuracy suite in pytest, quietly, under the interpreter.
 ACCURACY = ("-m", "pytest", "kernel_workbench/suites/accuracy", "--device=cpu", "-qq")
-_PATIENCE_S = 600.0  # with what hangs: on a machine that has other work all takes longer
+_PATIENCE_S = 600.0  # before a command counts as hung; a busy machine is slower
 
 
 class Running:
-    """A command that goes on, from the checkout's root; what it prints is kept in files.
+    """A command that runs in the checkout's root; files keep its printed text.
 
-    A Python of the workbench is forked from one that has torch and the suites loaded, unless it is
-    to be `started`.
+    A Python of the workbench is a fork of a Python that has loaded torch and the suites, unless
+    `started`.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Running:
 
     @property
     def printed(self) -> tuple[str, str]:
-        """What it has printed so far, and what of it to stderr."""
+        """Return the text printed so far, and its part on stderr."""
         output, errors = (os.pread(each.fileno(), 2**26, 0).decode() for each in self._files)
         return output, errors
 
     def ended(self, *, by: signal.Signals | None = None) -> subprocess.CompletedProcess[str]:
-        """Send it a signal, if any, and wait for its end."""
+        """Send the command a signal, if any, and wait for its end."""
         if by is not None:
             self.process.send_signal(by)
         try:
@@ -68,15 +68,15 @@ class Running:
 def run_python(
     *arguments: str | Path, variables: Mapping[str, str] | None = None, started: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """What Python prints and ends with; variables: its environment, by default this one's."""
+    """Return Python's printed text and status; variables: its environment, by default ours."""
     return Running(sys.executable, *arguments, variables=variables, started=started).ended()
 
 
 def wait_for(event: Callable[[], object], running: Running | None = None) -> None:
-    """Look every 20 ms whether it has happened; five minutes of such waits are too many.
+    """Wait in steps of 20 ms until a condition holds; fail after five minutes of such waits.
 
-    running: what it is to happen in, or else to end. Waits are counted and no clock is read: on a
-    machine that has other work all of it takes longer.
+    running: a command that must not end before. Waits are counted instead of time, because a busy
+    machine is slower.
     """
     for _ in range(15_000):
         if event() or (running is not None and running.process.poll() is not None):
@@ -87,7 +87,7 @@ def wait_for(event: Callable[[], object], running: Running | None = None) -> Non
 
 @cache
 def noxfile() -> ModuleType:
-    """The noxfile's sessions, as nox loads them from the checkout's root."""
+    """Return the noxfile's sessions, as nox loads them in the checkout's root."""
     spec = importlib.util.spec_from_file_location("noxfile", ROOT / "noxfile.py")
     assert spec is not None and spec.loader is not None
     module, before = importlib.util.module_from_spec(spec), Path.cwd()

@@ -1,4 +1,4 @@
-"""Invented records of bench, profile and accuracy, for tests: no figure in them was measured."""
+"""Invented records of bench, profile and accuracy, for tests; no figure was measured."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ A100 = H200 | {
 
 
 def header(suite: str = "bench", machine: dict[str, Any] = H200, **changes: object) -> RunHeader:
-    """The header of a run on an invented machine with this GPU."""
+    """Return the header of a run on an invented machine with this GPU."""
     software: dict[str, Any] = {
         "hostname": "example",
         "platform": "Linux-6.1-x86_64",
@@ -76,7 +76,7 @@ def header(suite: str = "bench", machine: dict[str, Any] = H200, **changes: obje
 
 
 def case(m: int = 8192, n: int = 8192, **changes: object) -> CaseInfo:
-    """A case of layer-norm backward."""
+    """Return a case of layer-norm backward."""
     known: dict[str, Any] = {
         "id": f"layer_norm_backward-m{m}-n{n}-bfloat16-contiguous",
         "op": "layer_norm_backward",
@@ -95,7 +95,7 @@ def case(m: int = 8192, n: int = 8192, **changes: object) -> CaseInfo:
 def samples(
     centre_us: float, noise: float = 0.002, *, seed: int = 0, rounds: int = 40, mhz: float = 1800
 ) -> TimedProcess:
-    """What one process took: normal noise, at a steady clock."""
+    """Return the times of one process: normal noise at a steady clock."""
     draw = random.Random(seed)
     return TimedProcess(
         times_us=tuple(centre_us * (1 + draw.gauss(0, noise)) for _ in range(rounds)),
@@ -114,7 +114,7 @@ def bench_row(
     of_processes: int = 4,
     **changes: object,
 ) -> BenchRow:
-    """A row that was timed in as many processes as tell 2 %, after it was found right."""
+    """Return a passed row, timed in enough processes to distinguish 2 %."""
     where = changes.get("case") or case()
     assert isinstance(where, CaseInfo)
     known: dict[str, Any] = {
@@ -139,7 +139,7 @@ def bench_row(
 
 
 def profile_row(joules: float = 0.05, **changes: object) -> ProfileRow:
-    """A row whose energy is known within 1 %."""
+    """Return a row whose energy has an error of 1 %."""
     where = changes.get("case") or case()
     assert isinstance(where, CaseInfo)
     known: dict[str, Any] = {
@@ -159,7 +159,7 @@ def profile_row(joules: float = 0.05, **changes: object) -> ProfileRow:
 
 
 def accuracy_row(ratio: float = 0.5, rmse: float = 1e-4, **changes: object) -> AccuracyRow:
-    """A row that passed."""
+    """Return a row that passed."""
     known: dict[str, Any] = {
         "kernel": "row_persistent",
         "case": case(),
@@ -203,7 +203,7 @@ def write(path: Path, head: RunHeader, rows: Sequence[Row], status: int = 0) -> 
 
 
 def sides_of(folder: Path, *records: tuple[RunHeader, Sequence[Row]]) -> list[RecordSide]:
-    """Write the records, and read what is compared of each."""
+    """Write the records, and read their sides of a comparison."""
     folder.mkdir(exist_ok=True)
     sides = []
     for letter, (head, rows) in zip(ascii_uppercase, records, strict=False):
@@ -219,7 +219,7 @@ def compared(folder: Path, *records: tuple[RunHeader, Sequence[Row]]) -> Compari
 
 
 def text_of(found: Comparison, width: int = 200) -> str:
-    """The comparison in the terminal."""
+    """Return the comparison as a terminal shows it."""
     console = Console(width=width, file=io.StringIO(), record=True)
     print_document(found.document, console, details=True)
     return console.export_text()

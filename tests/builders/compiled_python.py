@@ -9,7 +9,7 @@ from tests.builders.commands import run_python
 
 
 def printed_by(program: str, cache: Path) -> str:
-    """What the program prints, from the checkout's root; cache: of what it compiles."""
+    """Run the program in the checkout's root, and return its text; cache: for compiled code."""
     variables = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(cache)}
     ran = run_python("-c", program, variables=variables)
     assert ran.returncode == 0, ran.stderr

@@ -1,4 +1,4 @@
-"""Invented records of compiled code, for tests: no figure in them was measured."""
+"""Invented records of compiled code, for tests; no figure was measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMS = (75, 80, 86, 89, 90, 100, 120)
 
 
 def case(dtype: str = "bfloat16", d: int = 128) -> CaseInfo:
-    """A case of attention's forward."""
+    """Return a case of attention's forward."""
     return CaseInfo(
         id=f"attention_forward-b1-h_q1-h_kv1-s_q33-s_kv40-d{d}-d_v{d}-{dtype}-contiguous",
         op="attention_forward",
@@ -36,7 +36,7 @@ def case(dtype: str = "bfloat16", d: int = 128) -> CaseInfo:
 
 
 def mix(**changes: object) -> CodeMix:
-    """Code that loads 16 bytes at a time, and multiplies matrices."""
+    """Return the mix of code that loads 16 bytes at a time and multiplies matrices."""
     known: dict[str, Any] = {
         "instructions": 1200,
         "loads": {16: 56},
@@ -51,7 +51,7 @@ def mix(**changes: object) -> CodeMix:
 
 
 def row(**changes: object) -> CompileRow:
-    """One compiled kernel that breaks nothing."""
+    """Return a row of a compiled kernel without a problem."""
     known: dict[str, Any] = {
         "op": "attention_forward",
         "kernel": "flash",
@@ -84,7 +84,7 @@ def row(**changes: object) -> CompileRow:
 
 
 def prediction(**changes: object) -> PredictionRow:
-    """The least time of a case."""
+    """Return the least time of a case."""
     known: dict[str, Any] = {
         "op": "attention_forward",
         "kernel": "flash",

@@ -1,7 +1,7 @@
-"""Ways to corrupt a record, for tests: each takes its bytes and a generator, and gives other bytes.
+"""Functions that corrupt a record: they take its bytes and a generator, and return other bytes.
 
-What somebody who means harm could make of a file, and a disk. What is no record at all, or lacks
-lines, is refused by the reader alone (tests/reports/test_record.py).
+The damage is that of an attacker or of a disk. The reader itself refuses a file that is no record,
+or that lacks lines (tests/reports/test_record.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-Json: TypeAlias = Any  # what json reads: checking it is what the program under test does
+Json: TypeAlias = Any  # a value that json reads; the program under test checks it
 Damage = Callable[[bytes, random.Random], bytes]
 
 HOSTILE = (
@@ -43,7 +43,7 @@ _NUMBERS: tuple[Any, ...] = (
 
 
 def _places(value: Json, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where in a line's object there is a value."""
+    """Yield the places of the values in a line's object."""
     if at:
         yield at
     if isinstance(value, dict):
@@ -63,7 +63,7 @@ def _within(line: Json, at: tuple[Any, ...]) -> Json:
 def _changed(
     data: bytes, draw: random.Random, kind: type | tuple[type, ...], values: tuple[Any, ...]
 ) -> bytes:
-    """One to three values of a kind, on any lines, become others."""
+    """Replace one to three values of a kind, on any lines."""
     lines = [json.loads(each) for each in data.splitlines()]
     for _ in range(draw.choice((1, 1, 3))):
         line = draw.choice(lines)
@@ -75,7 +75,7 @@ def _changed(
 
 
 def _dumped(line: Json) -> bytes:
-    # ASCII: a lone surrogate stays the escape that a hostile file would have.
+    # In ASCII a lone surrogate stays an escape, as in a hostile file.
     return json.dumps(line).encode() + b"\n"
 
 
@@ -95,7 +95,7 @@ def _hostile(data: bytes, draw: random.Random) -> bytes:
 
 
 def _hostile_everywhere(data: bytes, draw: random.Random) -> bytes:
-    """Every name, reason and source of every line is the same hostile text."""
+    """Replace every name, reason and source by one hostile text."""
     text = draw.choice(HOSTILE[:14])
     lines = [json.loads(each) for each in data.splitlines()]
     closed = {"kind", "suite", "status", "accuracy", "rule", "device", "origin", "figures", "unit"}
@@ -109,7 +109,7 @@ def _hostile_everywhere(data: bytes, draw: random.Random) -> bytes:
 
 
 def _hostile_keys(data: bytes, draw: random.Random) -> bytes:
-    """One key more in all that a schema leaves free: sizes, packages, tiles, reasons."""
+    """Add a key to all free tables of the schema: sizes, packages, tiles, reasons."""
     text = draw.choice(HOSTILE)
     lines = [json.loads(each) for each in data.splitlines()]
     for line in lines:
@@ -124,7 +124,7 @@ DAMAGES: tuple[Damage, ...] = (_bits, _wrong_number, _hostile, _hostile_everywhe
 
 
 def variants(data: bytes, number: int, seed: int) -> Iterator[tuple[str, bytes]]:
-    """`number` corrupted forms of a record, each with a name; every way in turn."""
+    """Yield `number` corrupted forms of a record with their names, by each function in turn."""
     for index in range(number):
         damage = DAMAGES[index % len(DAMAGES)]
         name = f"{damage.__name__.strip('_')}-{index}"

@@ -18,10 +18,10 @@ def definition(
     reference: str,
     **others: Any,  # noqa: ANN401  # whatever JSON holds
 ) -> Definition:
-    """One in JSON's types.
+    """Return a definition in JSON's types.
 
-    Of axes None is var, a number const, a text expr. A tensor is "dtype axis axis", a scalar
-    "dtype" alone; "? dtype axis" is optional.
+    An axis is var (None), const (a number) or expr (a text). A tensor is "dtype axis axis", a
+    scalar "dtype" alone; "? dtype axis" is optional.
     """
     kinds = {
         name: {"type": "var"}
@@ -44,7 +44,7 @@ def definition(
 
 
 def workload(name: str, axes: Mapping[str, int], **inputs: float | str | None) -> dict[str, Any]:
-    """A line; an input is random where it is None, a text names the safetensors that have it."""
+    """Return a line; an input that is None is random, and a text names a safetensors file."""
 
     def told(each: str, value: float | str | None) -> dict[str, Any]:
         if isinstance(value, str):
@@ -57,7 +57,7 @@ def workload(name: str, axes: Mapping[str, int], **inputs: float | str | None) -
 
 
 def written(folder: Path, of: Definition, lines: Iterable[object] = ()) -> tuple[Path, list[Path]]:
-    """Files of a definition and of its workloads, if there are any."""
+    """Write a definition and its workloads, and return their files."""
     file, workloads = folder / "definition.json", folder / "workloads.jsonl"
     file.write_text(json.dumps(of))
     workloads.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
@@ -224,7 +224,7 @@ def run(q, k_cache, v_cache, kv_indptr, kv_indices, sm_scale):
 """,
     constraints=["len_indptr == batch + 1", "num_indices == kv_indptr[-1].item()"],
 )
-# As flashinfer writes it: no function run, a name of its own for an input, an optional one.
+# As in flashinfer: no function run, another name for an input, and an optional input.
 SCALED = definition(
     "gemm_fp8_n24_k32",
     {"M": None, "N": 24, "K": 32},

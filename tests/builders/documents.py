@@ -1,4 +1,4 @@
-"""What a document says, asked by title of table and column."""
+"""A document's texts, by the titles of table and column."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def terminal(
     colour: bool = False,
     baseline: str | None = None,
 ) -> str:
-    """Return what a terminal of `width` columns is sent."""
+    """Return the text for a terminal of `width` columns."""
     file = io.StringIO()
     console = Console(file=file, width=width, force_terminal=colour, no_color=not colour)
     print_report(record, console, details=details, baseline=baseline)
@@ -28,17 +28,17 @@ def terminal(
 
 
 def markdown_of(record: Record) -> str:
-    """The report as Markdown."""
+    """Return the report as Markdown."""
     return render_markdown(Document("", (part_of(record),)))
 
 
 def tables_of(part: ReportPart) -> dict[str, Table]:
-    """The part's tables by their titles."""
+    """Return the part's tables by their titles."""
     return {item.title: item for item in part.items if isinstance(item, Table)}
 
 
 def rows_of(part: ReportPart, title: str) -> list[dict[str, str]]:
-    """The texts of a table's rows, by the titles of its columns."""
+    """Return the texts of a table's rows, by the titles of its columns."""
     table = tables_of(part)[title]
     titles = [column.title for column in table.columns]
     return [

@@ -1,6 +1,6 @@
-"""A device that isn't the CPU, where there is none: operations that mix the two fail as on a GPU.
+"""An imitation of a second device: operations that mix it with the CPU fail as on a GPU.
 
-Its tensors say that they are on `meta`, and hold their numbers on the CPU.
+Its tensors claim to be on `meta`, and keep their numbers on the CPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 ELSEWHERE = torch.device("meta")
-# What takes a number of the CPU, a tensor without axes, beside tensors of a GPU.
+# Operations that take a CPU's tensor without axes beside tensors of a GPU.
 _TAKE_NUMBERS = frozenset(
     (
         *("add", "sub", "rsub", "mul", "div", "floor_divide", "pow", "fmod", "remainder"),
@@ -29,17 +29,17 @@ _TAKE_ALL = frozenset({"copy_", "_to_copy", "index", "index_put", "index_put_"})
 
 
 class MixedDevicesError(RuntimeError):
-    """An operation has tensors of both devices."""
+    """An operation got tensors of both devices."""
 
 
 class _Elsewhere(Tensor):
-    """A tensor that says it is elsewhere."""
+    """A tensor that claims to be elsewhere."""
 
     numbers: Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __new__(cls, numbers: Tensor) -> Self:
-        """Of numbers on the CPU."""
+        """Wrap numbers on the CPU."""
         made: Self = Tensor._make_wrapper_subclass(
             cls, numbers.size(), strides=numbers.stride(), dtype=numbers.dtype, device=ELSEWHERE,
             storage_offset=numbers.storage_offset(),
@@ -72,7 +72,7 @@ class _Elsewhere(Tensor):
 
 
 class _Mode(TorchDispatchMode):
-    """What makes tensors elsewhere."""
+    """Creates tensors elsewhere."""
 
     def __torch_dispatch__(
         self,
@@ -81,29 +81,29 @@ class _Mode(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        """Run it on the numbers."""
+        """Run the operation on the numbers."""
         return _run(func, args, kwargs or {})
 
 
 def elsewhere() -> AbstractContextManager[object]:
-    """While it is entered, tensors can be made elsewhere."""
+    """Within the context, tensors can be created elsewhere."""
     made: AbstractContextManager[object] = _Mode()  # type: ignore[no-untyped-call]
     return made
 
 
 def placed(value: Any) -> Any:  # noqa: ANN401
-    """The tensor elsewhere; what is no tensor as it is."""
+    """Return a tensor elsewhere; another value stays as it is."""
     return _Elsewhere(value) if type(value) is Tensor else value
 
 
 def brought_back(tensor: Tensor) -> Tensor:
-    """Its numbers, on the CPU."""
+    """Return the numbers on the CPU."""
     assert isinstance(tensor, _Elsewhere)
     return tensor.numbers
 
 
 def _run(func: OpOverload[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    """An operation on the numbers, on the CPU."""
+    """Run an operation on the numbers, on the CPU."""
     given, form = tree_flatten((args, kwargs))
     name = func._schema.name.split("::")[1]
     there = [each for each in given if isinstance(each, _Elsewhere)]

@@ -1,8 +1,8 @@
-"""Attention as a correct kernel computes it, in fp32 and with the casts it declares, on a CPU.
+"""Attention as a correct kernel computes it, in fp32 with declared casts, on a CPU.
 
-Written from the formulas: keys in tiles with a running softmax, products in several orders of
+It follows the formulas: keys in tiles with a running softmax, products in several orders of
 summation (a truncating one among them, as tensor cores have it), exponentials in base e or 2,
-tf32 operands, keys split over programs. `Way.planted` names one thing to get wrong.
+tf32 operands, keys split over programs. `Way.planted` names a mistake to make.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LN2 = torch.tensor(math.log(2), dtype=torch.float32)
 
 
 def truncated(x: Tensor, bits: int) -> Tensor:
-    """float64 x cut to `bits` significant bits, towards zero."""
+    """Return float64 x cut to `bits` significant bits, toward zero."""
     _, exponent = torch.frexp(x)
     quantum = torch.ldexp(torch.ones_like(x), exponent - bits)
     return torch.trunc(x / quantum) * quantum
 
 
 def tf32(x: Tensor) -> Tensor:
-    """fp32 x without its last 13 bits."""
+    """Return fp32 x without its last 13 bits."""
     return (x.contiguous().view(torch.int32) & -8192).view(torch.float32)
 
 
@@ -41,7 +41,7 @@ def _sequential(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _truncating(a: Tensor, b: Tensor) -> Tensor:
-    """16 exact products and the sum so far, cut to 24 bits of the largest, added, cut again."""
+    """Add 16 exact products and the sum so far, cut to 24 bits of the largest; cut the sum."""
     a, b = a.double(), b.double()
     total = a.new_zeros(*a.shape[:-1], b.shape[-1])
     for start in range(0, a.shape[-1], 16):
@@ -67,8 +67,8 @@ class Way:
 
     product   the order of summation, of PRODUCTS
     base2     scores in base 2, log2(e) folded into the scale, where there is no softcap
-    coarse    exponentials off by 2^-22, as a GPU's may be but for that of 0, by their argument
-    folded    the scale is multiplied into dS before that is cast, not into dq and dk
+    coarse    exponentials off by 2^-22 by their argument, as a GPU's may be; exp(0) is exact
+    folded    the scale is multiplied into dS before dS is cast, not into dq and dk
     splits    programs that share a row's keys, in the forward
     """
 
@@ -86,7 +86,7 @@ class Way:
 
     @property
     def numerics(self) -> Numerics:
-        """What such a kernel declares; a CPU keeps subnormals."""
+        """Return such a kernel's declaration; a CPU keeps subnormals."""
         casts = {
             "factors": self.rounds_factors,
             "partials": self.half_partials,
@@ -101,13 +101,13 @@ class Way:
         )
 
     def dot(self, a: Tensor, b: Tensor) -> Tensor:
-        """a @ b, both fp32."""
+        """Return a @ b; both are fp32."""
         if self.tf32:
             a, b = tf32(a), tf32(b)
         return PRODUCTS[self.product](a.contiguous(), b.contiguous())
 
     def exp(self, x: Tensor, *, two: bool = False) -> Tensor:
-        """Base e to the power x, or 2."""
+        """Return e to the power x, or 2 to the power x."""
         made = torch.exp2(x) if two else torch.exp(x)
         if not self.coarse:
             return made
@@ -115,7 +115,7 @@ class Way:
         return torch.where(x == 0, made, made * (1 + sign * (2.0**-22 - 2.0**-24)))
 
     def lies(self, planted: str) -> bool:
-        """Whether this is what is to be got wrong."""
+        """Return True if this is the planted mistake."""
         return self.planted == planted
 
 
@@ -130,7 +130,7 @@ def _float(inputs: Inputs, name: str) -> float | None:
 
 
 class Emulation:
-    """One call: tensors in fp32 [b, h_q, s, d], keys and values expanded over their group."""
+    """A call: tensors in fp32 [b, h_q, s, d], keys and values expanded over their group."""
 
     def __init__(self, inputs: Inputs, way: Way) -> None:
         self.inputs, self.way = inputs, way
@@ -152,7 +152,7 @@ class Emulation:
             self.scale = torch.tensor(1.0)
         self.keep = self._keep(p, 0)
         self.attends = self._attends(corner=inputs.get("corner") == "bottom_right")
-        # What nobody attends to is masked as it is read: it may hold NaN.
+        # Keys without attention are masked when they are read: they may be NaN.
         unread = ~self.attends.any(0)[:, None]
         self.k, self.v = self.k.masked_fill(unread, 0), self.v.masked_fill(unread, 0)
         sink = _tensor(inputs, "sink")
@@ -192,11 +192,11 @@ class Emulation:
         return allowed
 
     def cast(self, x: Tensor) -> Tensor:
-        """Rounded to the operands' own type, as P and dS are before a product."""
+        """Round to the operands' type, as for P and dS before a product."""
         return x.to(self.dtype).float()
 
     def scores(self) -> tuple[Tensor, Tensor | None, Tensor]:
-        """S, natural or in base 2, -inf where masked; tanh(x / c); the unmasked pairs."""
+        """Return S, natural or in base 2, -inf where masked; tanh(x / c); the unmasked pairs."""
         way, inputs = self.way, self.inputs
         unit = LOG2E if self.two else torch.tensor(1.0)
         x = way.dot(self.q, self.k.mT) * (self.scale * unit)
@@ -217,11 +217,11 @@ class Emulation:
 
     @property
     def two(self) -> bool:
-        """Whether scores are in base 2."""
+        """True if scores are in base 2."""
         return self.way.base2 and self.softcap is None
 
     def forward(self) -> dict[str, Tensor]:
-        """out [b, s_q, h_q, d_v] in the operands' type and lse [b, h_q, s_q]."""
+        """Return out [b, s_q, h_q, d_v] in the operands' type, and lse [b, h_q, s_q]."""
         scores, _, _ = self.scores()
         step = -(-scores.shape[-1] // self.way.splits)
         parts = [
@@ -249,7 +249,7 @@ class Emulation:
         return {"out": self._rows(out, self.dtype), "lse": lse[..., 0]}
 
     def _share(self, scores: Tensor, keys: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """m, l and the accumulator of some keys, tile by tile."""
+        """Return m, l and the accumulator of some keys, tile by tile."""
         way, two = self.way, self.two
         values = self.v[..., keys, :]
         m = torch.full((*scores.shape[:-1], 1), -torch.inf)
@@ -275,7 +275,7 @@ class Emulation:
         return m, total, acc
 
     def _joined(self, parts: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
-        """Splits leave out and lse in fp32, and are joined as so many keys."""
+        """Join splits, which store out and lse in fp32, as if they were keys."""
         lses = [self._split_lse(m, total) for m, total, _ in parts]
         m = torch.stack(lses).amax(0)
         base = m.masked_fill(m == -torch.inf, 0)
@@ -293,7 +293,7 @@ class Emulation:
         return value.to(dtype).transpose(1, 2)
 
     def delta(self, out: Tensor) -> Tensor:
-        """D [b, h_q, s_q] of the stored out."""
+        """Return D [b, h_q, s_q] of the stored out."""
         assert self.do is not None
         d = (self.do * out.float().transpose(1, 2)).sum(-1)
         if self.way.lies("delta off by 2^-9"):
@@ -301,7 +301,7 @@ class Emulation:
         return self.cast(d) if self.way.lies("delta in the half") else d
 
     def backward(self, out: Tensor, lse: Tensor) -> dict[str, Tensor]:
-        """dq, dk, dv, and dbias and dsink where there are any, of a stored out and lse."""
+        """Return dq, dk, dv, and dbias and dsink if present, for a stored out and lse."""
         way, do = self.way, self.do
         assert do is not None
         scores, tanh, attends = self.scores()
@@ -343,7 +343,7 @@ class Emulation:
         return made
 
     def _keys(self, pairs: Tensor, rows: Tensor, factor: Tensor) -> Tensor:
-        """pairs^T rows, summed over the group, [b, s_kv, h_kv, d] in the operands' type."""
+        """Return pairs^T rows, summed over the group, [b, s_kv, h_kv, d] in the operands' type."""
         way = self.way
         if way.half_partials or way.lies("partials in the half"):
             each = self.cast(way.dot(pairs.mT, rows) * factor)
@@ -354,6 +354,6 @@ class Emulation:
         return self._rows(total, self.dtype)
 
     def gradients(self) -> dict[str, Tensor]:
-        """A forward, and then its backward."""
+        """Compute the forward, and then its backward."""
         stored = self.forward()
         return self.backward(stored["out"], stored["lse"])

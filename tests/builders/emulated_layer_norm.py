@@ -1,7 +1,7 @@
 """Layer-norm backward as a correct kernel computes it, in fp32, on a CPU.
 
-The closed form with its sums in several orders, x^ in each of its forms, and dx combined in several
-ways; the parts are there to be changed one by one.
+The closed form has several orders of sums, several forms of x^, and several ways to combine dx.
+Tests replace these parts one by one.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Sum = Callable[[Tensor], Tensor]  # float32 [k, ...] to [...], over the first di
 
 
 def any_order(addends: Tensor) -> Tensor:
-    """As torch has it."""
+    """Add in torch's order."""
     return addends.sum(0)
 
 
 def sequential(addends: Tensor) -> Tensor:
-    """One after another, which numpy's float32 cumsum is and torch's, in float64, isn't."""
+    """Add one after another, as numpy's cumsum does in float32; torch's uses float64."""
     return torch.from_numpy(np.cumsum(addends.numpy(), axis=0, dtype=np.float32)[-1])
 
 
 def pairwise(addends: Tensor) -> Tensor:
-    """Halves upon halves."""
+    """Add halves to halves."""
     while addends.shape[0] > 1:
         half = addends.shape[0] // 2
         pairs = addends[:half] + addends[half : 2 * half]
@@ -42,22 +42,22 @@ def pairwise(addends: Tensor) -> Tensor:
 
 
 def blocks_of_16(addends: Tensor) -> Tensor:
-    """Sixteen in a row, and then their sums."""
+    """Add sixteen in a row, and then their sums."""
     return sequential(torch.stack([sequential(block) for block in addends.split(16)]))
 
 
 def backwards(addends: Tensor) -> Tensor:
-    """One after another, the last first."""
+    """Add one after another, the last first."""
     return sequential(addends.flip(0))
 
 
 def without_last(addends: Tensor) -> Tensor:
-    """All but the last: a defect."""
+    """Add all but the last: a defect."""
     return addends[:-1].sum(0)
 
 
 def in_the(half: torch.dtype) -> Sum:
-    """One after another, each sum rounded to the half: a defect."""
+    """Add one after another, and round each sum to the half: a defect."""
 
     def accumulate(addends: Tensor) -> Tensor:
         total = torch.zeros_like(addends[0])
@@ -69,29 +69,29 @@ def in_the(half: torch.dtype) -> Sum:
 
 
 def centred(x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
-    """x^ as most kernels have it."""
+    """Return x^ as most kernels compute it."""
     return (x - mean) * rstd
 
 
 def distributed(x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
-    """x^ as a kernel declares it that multiplies first."""
+    """Return x^ of a kernel that declares that it multiplies first."""
     return x * rstd - mean * rstd
 
 
 def distributed_fma(x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
-    """fma(x, rstd, -fl(mean rstd)): on a constant row it is all rounding, where `centred` is 0."""
+    """Return fma(x, rstd, -fl(mean rstd)): pure rounding on a constant row; `centred` gives 0."""
     return (x.double() * rstd.double() - (mean * rstd).double()).float()
 
 
 @dataclass(frozen=True)
 class Combine:
-    """How dx is made of rstd, g, the row's sums and x^; the signs are here to be planted wrong."""
+    """A way to combine dx of rstd, g, the row's sums and x^; tests plant wrong signs."""
 
     form: int
     sign: float = 1.0
 
     def __call__(self, rstd: Tensor, g: Tensor, sums: Tensor, x_hat: Tensor) -> Tensor:
-        """dx, [m, n], of g and x_hat [m, n], rstd [m, 1] and the sums of g and g x^, [m, 2]."""
+        """Return dx [m, n] for g, x_hat [m, n], rstd [m, 1] and the sums of g and g x^ [m, 2]."""
         n = g.shape[1]
         if self.form == 3:  # as PyTorch's CUDA kernel has it
             return (rstd / n) * (g * n - sums[:, :1] - x_hat * sums[:, 1:] * self.sign)
@@ -107,7 +107,7 @@ class Combine:
 
 @dataclass(frozen=True)
 class Early:
-    """What is cast before the outputs are: by default nothing.
+    """The values that are cast before the outputs; by default none.
 
     gradient    dy, to the weight's type; all else to x's
     weighted, normalised, products    g, x^ on its way to dweight, and dy x^
@@ -124,7 +124,7 @@ class Early:
 
     @property
     def declared(self) -> Numerics:
-        """What a kernel declares that does so."""
+        """Return the declaration of such a kernel."""
         names = {
             "gradient": self.gradient,
             "dnormalised": self.weighted,
@@ -139,7 +139,7 @@ class Early:
         )
 
     def sum_over_rows(self, order: Sum, addends: Tensor, dtype: torch.dtype) -> Tensor:
-        """The sum of addends [m, ...] over the first dimension."""
+        """Return the sum of addends [m, ...] over the first dimension."""
         if self.accumulators:
             held = torch.zeros(self.accumulators, *addends.shape[1:])
             for row, addend in enumerate(addends):
@@ -153,7 +153,7 @@ class Early:
 
 
 def cast(wide: Tensor, dtype: torch.dtype, *, really: bool = True) -> Tensor:
-    """To `dtype` and back."""
+    """Cast to `dtype` and back."""
     return wide.to(dtype).float() if really else wide
 
 
@@ -172,7 +172,7 @@ SOUND = Arithmetic()
 
 
 def emulate(case: Case, inputs: Inputs, how: Arithmetic) -> dict[str, Tensor]:
-    """The outputs of a kernel that computes in float32 and rounds once, at the end."""
+    """Return outputs of a kernel that computes in float32 and rounds once, at the end."""
     n = case.size("n")
 
     def wide(name: str, width: int) -> Tensor | None:
@@ -207,7 +207,7 @@ def emulate(case: Case, inputs: Inputs, how: Arithmetic) -> dict[str, Tensor]:
 
 
 def sound_ways() -> Iterator[tuple[Arithmetic, Numerics]]:
-    """Every order of summation with every form of x^, and the ways to combine dx in turn."""
+    """Yield all orders of summation with all forms of x^, and ways to combine dx in turn."""
     for index, order in enumerate((any_order, sequential, backwards, pairwise, blocks_of_16)):
         for turn, x_hat in enumerate((centred, distributed, distributed_fma)):
             combine = Combine((index + turn) % 4)
@@ -216,7 +216,7 @@ def sound_ways() -> Iterator[tuple[Arithmetic, Numerics]]:
 
 
 def early_ways() -> Iterator[Arithmetic]:
-    """Casts as three known kernels have them, each alone, and all, in several orders of summation.
+    """Yield the casts of three known kernels, alone and together, in several orders of summation.
 
     Triton's tutorial: accumulators. Llama's RMS norm: x^, dy x^ and g. apex's mixed form: dy.
     """

@@ -1,7 +1,7 @@
 """PyTorch's CUDA operators of attention, emulated on a CPU to their documented conventions.
 
-Each is called as the real one is, its arguments bound to the real one's schema, and computes by
-`torch_eager`. What they hold of conventions: the memory-efficient ones pad lse along the queries to
+They bind their arguments to the real operators' schemas, and compute by `torch_eager`. They follow
+these conventions: the memory-efficient ones pad lse along the queries to
 a multiple of 32 with +inf, give 0 where a query has no keys, hold a window to a causal mask and
 count the query's own key; flash counts from the bottom right corner, and gives +inf where a query
 has no keys; cuDNN's lse has an axis more.
@@ -22,9 +22,9 @@ Bound = dict[str, Any]
 
 
 def bound(name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Bound:
-    """The arguments of a call by the names of the operator's schema, defaults filled in.
+    """Return the arguments of a call and defaults, by the names of the operator's schema.
 
-    Raises TypeError where the schema doesn't take them.
+    Raises TypeError if the schema doesn't take them.
     """
     schema = getattr(torch.ops.aten, name).default._schema
     positional = [each for each in schema.arguments if not each.kwarg_only]
@@ -54,7 +54,7 @@ def _efficient_options(call: Bound) -> Bound:
 
 
 def _rows(call: Bound) -> list[slice]:
-    """The queries of each sequence; of a dense call one slice that is all of them."""
+    """Return the queries of each sequence; a dense call is one sequence."""
     if call["cu_seqlens_q"] is None:
         return [slice(0, call["query"].shape[1])]
     return [rows for rows, _ in spans(call["cu_seqlens_q"], call["cu_seqlens_k"])]

@@ -1,4 +1,4 @@
-"""The whole verdict on an emulated attention kernel: bounds, and rule 3 where the op emulates."""
+"""The verdict on an emulated attention kernel: bounds, and rule 3 if the op emulates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.builders.emulated_attention import Way
 def verdict_on(
     trial: Trial, outputs: Mapping[str, Tensor], numerics: Numerics, *, emulation: bool = True
 ) -> Verdict:
-    """The verdict on outputs of a kernel with these numerics, with rule 3 or without."""
+    """Judge outputs of a kernel with these numerics, with rule 3 or without."""
     other = trial.emulation(numerics) if emulation else None
     call = Call({name: each.contiguous() for name, each in outputs.items()}, 0.0)
     bounds = trial.kept_bounds(numerics)
@@ -26,6 +26,6 @@ def verdict_on(
 def verdict_on_way(
     trial: Trial, way: Way, numerics: Numerics | None = None, *, emulation: bool = True
 ) -> Verdict:
-    """The verdict on a kernel that computes so, and declares `numerics` or what it does."""
+    """Judge a kernel that computes in this way, and declares `numerics` or this way."""
     declared = way.numerics if numerics is None else numerics
     return verdict_on(trial, trial.outputs(way), declared, emulation=emulation)

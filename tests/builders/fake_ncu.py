@@ -117,8 +117,8 @@ def write_ncu(folder: Path) -> Path:
 
     The program appends its arguments to the file that FAKE_NCU_LOG names.
 
-    FAKE_NCU: counts (by default), skips the program that it is to count and reports all the same,
-    or what goes wrong: forbidden, broken, empty, hangs.
+    FAKE_NCU: counts (the default), skips (doesn't run the program, but reports), or a failure:
+    forbidden, broken, empty, hangs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / "ncu"

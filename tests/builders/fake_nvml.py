@@ -1,4 +1,4 @@
-"""An NVML library in Python: boards that answer, refuse, or fail field by field, as told."""
+"""An NVML library in Python, whose boards answer, refuse or fail field by field on request."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _TYPES = {
 
 @dataclass(slots=True)
 class Board:
-    """A GPU. fields: by id, the union's member and the value; statuses: by id or function.
+    """A GPU. fields: the union's member and the value by id; statuses: by id or function.
 
-    A status that isn't success stands for what it says; a function without one answers.
+    A status other than success is an error; a function without a status answers.
     """
 
     uuid: str
@@ -56,7 +56,7 @@ _ANSWERS: dict[str, Any] = {
 }
 
 
-_Handle = tuple[Board, bool]  # and whether it is of a part of the board
+_Handle = tuple[Board, bool]  # True for a part of the board
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ def _answered(name: str, handle: _Handle, *_: int) -> Any:  # noqa: ANN401  (wha
 
 
 def install(monkeypatch: pytest.MonkeyPatch, *boards: Board) -> None:
-    """Let pynvml know these boards and no others; asked by index, it fails."""
+    """Replace pynvml's boards by these; a question by index fails."""
     library = _Library(boards)
     replaced: dict[str, Callable[..., Any]] = {name: partial(_answered, name) for name in _ANSWERS}
     replaced |= {

@@ -1,4 +1,4 @@
-"""Kernels in Gluon with one text in place of another, and what the accuracy suite says of them."""
+"""Kernels in Gluon with a changed text, and their rows of the accuracy suite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.builders.by_hand import run_on
 
 
 def row_of(name: str, case: Case, monkeypatch: pytest.MonkeyPatch, *, late: bool) -> AccuracyRow:
-    """A kernel's row, all launches in one order of asynchronous work."""
+    """Return a kernel's row; all launches have one order of asynchronous work."""
     if torch.cuda.is_available():
         pytest.skip("there asynchronous work has no order to be put in")
     monkeypatch.setattr(gluon, "_is_late", lambda _: late)
@@ -27,7 +27,7 @@ def row_of(name: str, case: Case, monkeypatch: pytest.MonkeyPatch, *, late: bool
 
 
 def changed(module: ModuleType, path: Path, before: str, after: str) -> Any:  # noqa: ANN401
-    """A module with one text of its source in place of another, which is there once."""
+    """Import a copy of a module with a text, which its source contains once, replaced."""
     assert module.__file__ is not None
     source = Path(module.__file__).read_text(encoding="utf-8")
     assert source.count(before) == 1, before

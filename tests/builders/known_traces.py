@@ -1,7 +1,7 @@
-"""Traces that faults are put into: one made up, and those recorded on real GPUs.
+"""Traces that tests put faults into: a synthetic one, and traces recorded on real GPUs.
 
-A recorded one is what `python -m studies.power_check --save-trace tests/data/traces/NAME.jsonl.gz`
-left: some seconds of an idle GPU, then of a matmul without a pause. Of it the matmul is taken.
+`python -m studies.power_check --save-trace tests/data/traces/NAME.jsonl.gz` recorded some seconds
+of an idle GPU and then of a matmul without a pause. The traces here are the part of the matmul.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tests.builders.synthetic_traces import constant, synthetic
 FOLDER = ROOT / "tests" / "data" / "traces"
 _LOADED = 0.6  # of the highest power
 _SETTLING_NS = 2_000_000_000
-_CUT = 5  # samples at the end, where the matmul may be over
+_CUT = 5  # samples at the end, when the matmul may have ended
 
 
 def loaded_part(trace: Trace) -> Trace:
-    """The samples taken while the GPU computed, less those in which it settled."""
+    """Return the samples of a computing GPU, without the time in which it settled."""
     power = trace.column("power_instant_mw")
     highest = max(each for each in power if each is not None)
     busy = [
@@ -33,7 +33,7 @@ def loaded_part(trace: Trace) -> Trace:
 
 
 def mean_power_w(trace: Trace) -> float:
-    """By the energy counter, over the whole trace."""
+    """Return the mean power by the energy counter, over the whole trace."""
     figures = measure(trace, trace.samples[0].at_ns * NS, trace.samples[-1].done_ns * NS)
     assert figures.energy_counter_j is not None
     return figures.energy_counter_j / figures.duration_s

@@ -1,4 +1,4 @@
-"""Records of 5,000 rows, as a full tier has them, and what it takes to report them."""
+"""Records of 5,000 rows, as in a full tier, and the cost of a report about them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.builders.profile_records import profile_row, write_profile
 ROWS = 5000
 SUITES = ("accuracy", "bench", "profile", "compile")
 
-# Its own peak: what the system counts as a child's begins with this process's, as a fork's.
+# Its own peak: the system's peak of a child begins with this process's peak, as in a fork.
 _WATCHED = """
 import runpy, sys
 from pathlib import Path
@@ -29,13 +29,13 @@ finally:
 
 
 def watched(module: str, *arguments: str | Path) -> tuple[subprocess.CompletedProcess[str], float]:
-    """`python -m MODULE ARGUMENTS`, and the most memory that it had resident, in MiB."""
+    """Run `python -m MODULE ARGUMENTS`; return its result and its peak memory in MiB."""
     done = run_python("-c", _WATCHED, module, *arguments, started=True)
     return done, float(done.stderr.split()[-1]) / 1024
 
 
 def large(suite: str, path: Path) -> Path:
-    """A record of 5,000 rows."""
+    """Return a record of 5,000 rows."""
     if suite == "accuracy":
         return _grown(write_example(path, example_rows(failing=False)), "n760")
     if suite == "bench":
@@ -48,7 +48,7 @@ def large(suite: str, path: Path) -> Path:
 
 
 def five_alike(folder: Path) -> list[Path]:
-    """Five records of bench of 5,000 rows, with 100 samples at ten places in each."""
+    """Return five records of bench of 5,000 rows, with 100 samples at ten places in each."""
     rows = []
     for number in range(ROWS):
         row = bench_row(
@@ -71,9 +71,9 @@ def five_alike(folder: Path) -> list[Path]:
 
 
 def _grown(path: Path, name: str) -> Path:
-    """The record with its rows again and again up to 5,000, `name` in them numbered.
+    """Return the record with its rows repeated until there are 5,000, and `name` numbered.
 
-    Quicker than to write as many.
+    This is faster than to write as many rows.
     """
     head, *lines, end = path.read_text().splitlines()
     count = len(lines)

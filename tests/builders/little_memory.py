@@ -1,6 +1,6 @@
-"""A plugin for pytest: a run whose judge finds no memory for arenas of large cases, as on a GPU.
+"""A pytest plugin: the judge finds no memory for arenas of large cases, as on a GPU.
 
-`-p tests.builders.little_memory`; the variable WORKBENCH_TEST_LIMIT has the most bytes.
+`-p tests.builders.little_memory`; the variable WORKBENCH_TEST_LIMIT is the limit in bytes.
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ def _limited(arenas: dict[str, Arena], nbytes: int, device: torch.device, name: 
 
 
 def pytest_configure() -> None:
-    """Replace what gives the judge its arenas."""
+    """Replace the function that gives the judge its arenas."""
     mock.patch("kernel_workbench.suites.sandbox.judge_side.workers.fitting", _limited).start()

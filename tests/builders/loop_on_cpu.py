@@ -1,4 +1,4 @@
-"""Stands in for `suites.profile.loop` where there is no GPU: a few calls, then a sleep."""
+"""A replacement of `suites.profile.loop` without a GPU: a few calls, then a sleep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CALL_US = 500.0
 def run_task(
     kernel: Kernel, case: Case, inputs: list[Inputs], device: torch.device, settings: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A call on each of the inputs, then batches of calls of 500 us that nothing made."""
+    """Call the kernel on each of the inputs, then invent batches of calls of 500 us."""
     assert case.op == kernel.op.name
     assert device.type == "cpu"
     outputs: dict[str, Tensor] = {}

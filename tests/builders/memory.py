@@ -1,4 +1,4 @@
-"""What lies in memory: a tensor's bits, the poison around it, and how much the process holds."""
+"""A tensor's bits, the poison around it, and the process's memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 
 def bits(tensor: Tensor) -> Tensor:
-    """The values as integers, in which -0 differs from 0 and a NaN equals itself."""
+    """Return the values as integers: -0 differs from 0, and a NaN equals itself."""
     return tensor.contiguous().view({2: torch.int16, 4: torch.int32}[tensor.element_size()])
 
 
 def assert_poison_around(tensor: Tensor) -> None:
-    """At least 256 elements before and after, and all that strides skip, are NaN."""
+    """Assert that 256 elements before and after, and elements that strides skip, are NaN."""
     buffer = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
     poisoned = torch.ones(len(buffer), dtype=torch.bool)
     poisoned.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).fill_(False)  # noqa: FBT003
@@ -26,7 +26,7 @@ def assert_poison_around(tensor: Tensor) -> None:
 
 
 def resident_bytes() -> int:
-    """What the process holds in memory, on Linux: pages that it has touched."""
+    """Return the bytes of the pages that this process has touched, on Linux."""
     match = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
     assert match is not None
     return int(match[1]) * 1024

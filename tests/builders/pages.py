@@ -1,4 +1,4 @@
-"""What a page of ours must be, whatever it shows: whole, closed to the network, escaped."""
+"""A check that a page of ours is whole, closed to the network and escaped."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _LOADING = {"src", "href", "srcset", "action", "data", "poster", "background", "
 
 
 class CheckedPage(HTMLParser):
-    """A page read element by element; feed it, then `check` it.
+    """A page read element by element: feed it, then `check` it.
 
-    texts    what the cells, notes and facts show, in order
+    texts    the texts of cells, notes and facts, in order
     tables   for each table the classes of its heads and the number of cells of each row
     """
 
@@ -30,7 +30,7 @@ class CheckedPage(HTMLParser):
         self.tags: set[str] = set()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take in an element's begin; refuse what the policy would."""
+        """Handle an element's begin, and refuse attributes that the policy refuses."""
         values = {name: value or "" for name, value in attrs}
         assert not any(name.startswith("on") or name == "style" for name in values), values
         for name, value in values.items():
@@ -56,25 +56,25 @@ class CheckedPage(HTMLParser):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take in an element of SVG that ends where it begins."""
+        """Handle an element of SVG that ends where it begins."""
         self.handle_starttag(tag, attrs)
         if tag not in _EMPTY:
             self.open.pop()
 
     def handle_endtag(self, tag: str) -> None:
-        """Take in an element's end, which must be that of the last to begin."""
+        """Handle the end of an element, which must be the last that began."""
         if tag not in _EMPTY:
             assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        """Take in a text, or what a style or a script holds."""
+        """Handle a text, or the text of a style or a script."""
         if self.open and self.open[-1] in self.blocks:
             self.blocks[self.open[-1]].append(data)
         elif data.strip():
             self.texts.append(data)
 
     def check(self) -> None:
-        """Assert what holds of any page."""
+        """Assert the rules of all pages."""
         assert self.open == []
         assert len(self.ids) == len(set(self.ids))
         assert set(self.references) <= set(self.ids)
@@ -94,7 +94,7 @@ class CheckedPage(HTMLParser):
 
 
 def checked(page: str) -> CheckedPage:
-    """The page, read and checked."""
+    """Read and check a page."""
     read = CheckedPage()
     read.feed(page)
     read.close()

@@ -19,7 +19,7 @@ from kernel_workbench.oracles.attention.dropout import keep_mask
 
 
 class Given(TypedDict, total=False):
-    """The optional keyword arguments of a call, each there only where its case has the option."""
+    """The optional keyword arguments of a call, which are present if the case has their options."""
 
     causal: bool
     window: tuple[int | None, int | None]
@@ -39,7 +39,7 @@ class Given(TypedDict, total=False):
 
 @dataclass(slots=True)
 class Part:
-    """Queries and keys that meet: all batches, or one sequence of a varlen call, in fp32.
+    """Queries and their keys: all batches, or one sequence of a varlen call, in fp32.
 
     q [B, h_q, M, d], k [B, h_q, N, d] and v [B, h_q, N, d_v], expanded over each group
     mask    [M, N], which pairs are attended to
@@ -57,13 +57,13 @@ class Part:
 
     @property
     def scale(self) -> float:
-        """The factor of the scores."""
+        """Return the factor of the scores."""
         given = self.given.get("scale")
         return 1 / math.sqrt(self.q.shape[3]) if given is None else given
 
 
 def heads_first(tensor: Tensor) -> Tensor:
-    """[b, s, h, c] as [b, h, s, c], and back."""
+    """Turn [b, s, h, c] into [b, h, s, c], and back."""
     return tensor.transpose(1, 2)
 
 
@@ -72,20 +72,20 @@ class Attention:
 
     tile = 32
 
-    # What a kernel reads, and which pairs it takes.
+    # Reads, and pairs of queries and keys.
 
     def read(self, name: str, tensor: Tensor, *, backward: bool) -> Tensor:
-        """A tensor argument as fp32."""
+        """Return a tensor argument in fp32."""
         del name, backward
         return tensor.float()
 
     def shift(self, given: Given, m: int, n: int, *, backward: bool) -> int:
-        """What is added to a query's index to compare it with a key's."""
+        """Return the summand of a query's index for comparisons with a key's."""
         del backward
         return n - m if given.get("corner") == "bottom_right" else 0
 
     def mask(self, given: Given, m: int, n: int, *, backward: bool) -> Tensor:
-        """Which pairs of m queries and n keys are attended to."""
+        """Return the attended pairs of m queries and n keys."""
         shift = self.shift(given, m, n, backward=backward)
         ahead = torch.arange(n) - torch.arange(m)[:, None] - shift
         left, right = given.get("window", (None, None))
@@ -99,7 +99,7 @@ class Attention:
         return mask
 
     def sequences(self, given: Given, m: int, n: int) -> Iterator[tuple[int, slice, slice]]:
-        """The number, queries and keys of each sequence, of a dense batch as of one."""
+        """Return the number, queries and keys of each sequence; a dense batch is one."""
         if "cu_seqlens_q" not in given:
             yield 0, slice(0, m), slice(0, n)
             return
@@ -110,7 +110,7 @@ class Attention:
     def parts(
         self, q: Tensor, k: Tensor, v: Tensor, given: Given, *, backward: bool = False
     ) -> Iterator[Part]:
-        """The call, sequence by sequence."""
+        """Yield the call's sequences."""
         group = q.shape[2] // k.shape[2]
         wide_q, wide_k, wide_v = (
             heads_first(self.read(name, each, backward=backward))
@@ -126,11 +126,11 @@ class Attention:
             yield Part(given, number, rows, keys, part_q, k_part, v_part, mask, backward)
 
     def hide(self, rows: Tensor, unseen: Tensor) -> Tensor:
-        """Keys or values, 0 where no query attends to them: 0 times a NaN is a NaN."""
+        """Return keys or values, with 0 where no query attends: 0 times NaN is NaN."""
         return rows.masked_fill(unseen, 0)
 
     def keep(self, part: Part) -> Tensor | None:
-        """w of the whole part: 0 or 1 / (1 - p); None without dropout."""
+        """Return w of the whole part, 0 or 1 / (1 - p); None without dropout."""
         p = part.given.get("dropout_p")
         if p is None:
             return None
@@ -143,12 +143,12 @@ class Attention:
         return kept.float() / (1 - p)
 
     def bias(self, part: Part) -> Tensor | None:
-        """The bias in fp32, broadcastable to the scores; None without one."""
+        """Return the bias in fp32, broadcastable to the scores, or None."""
         bias = part.given.get("bias")
         return None if bias is None else self.read("bias", bias, backward=part.backward)
 
     def scores(self, part: Part) -> tuple[Tensor, Tensor | None]:
-        """S [B, h_q, M, N], -inf where the mask isn't, and tanh(x / softcap)."""
+        """Return S [B, h_q, M, N], -inf outside of the mask, and tanh(x / softcap)."""
         s, tanh = part.q @ part.k.mT * part.scale, None
         softcap, slopes = part.given.get("softcap"), part.given.get("alibi_slopes")
         if softcap is not None:
@@ -167,20 +167,20 @@ class Attention:
     # The forward's running softmax.
 
     def finite(self, largest: Tensor) -> Tensor:
-        """What is taken off the scores before exp: 0 for rows that have met no key yet."""
+        """Return the subtrahend of the scores before exp: 0 for rows without a key so far."""
         return largest.masked_fill(largest == -math.inf, 0)
 
     def rescaled(self, accumulator: Tensor, factor: Tensor) -> Tensor:
-        """The sum over earlier tiles when the maximum moves."""
+        """Rescale the sum over earlier tiles when the maximum moves."""
         return accumulator * factor
 
     def tiles(self, n: int) -> Iterator[slice]:
-        """The keys, a tile at a time."""
+        """Yield the keys, tile by tile."""
         for start in range(0, n, self.tile):
             yield slice(start, min(start + self.tile, n))
 
     def softmax(self, part: Part) -> tuple[Tensor, Tensor]:
-        """out [B, h_q, M, d_v] and lse [B, h_q, M] of a part, in fp32."""
+        """Return out [B, h_q, M, d_v] and lse [B, h_q, M] of a part, in fp32."""
         scores, _ = self.scores(part)
         w = self.keep(part)
         total = scores.new_zeros((*scores.shape[:3], 1))
@@ -200,7 +200,7 @@ class Attention:
     def closed(
         self, part: Part, out: Tensor, total: Tensor, largest: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """out and lse, once the sums are complete."""
+        """Return out and lse for complete sums."""
         sink = part.given.get("sink")
         if sink is not None:
             z = sink[:, None, None]
@@ -227,7 +227,7 @@ class Attention:
         return out, lse
 
     def row_products(self, do: Tensor, out: Tensor) -> Tensor:
-        """delta [b, h, s] in fp32 of do and out in fp32."""
+        """Return delta [b, h, s] for do and out, all in fp32."""
         return heads_first(do * out).sum(-1)
 
     def delta(self, out: Tensor, do: Tensor) -> tuple[Tensor]:
@@ -236,7 +236,7 @@ class Attention:
         return (self.row_products(*wide),)
 
     def probabilities(self, scores: Tensor, lse: Tensor) -> Tensor:
-        """P of the scores and the row's lse; 0 for rows that attend to nothing."""
+        """Return P for the scores and the row's lse; 0 for rows without keys."""
         return torch.exp(scores - lse.masked_fill(lse == -math.inf, math.inf)[..., None])
 
     def score_gradients(self, p: Tensor, dp: Tensor, delta: Tensor) -> Tensor:

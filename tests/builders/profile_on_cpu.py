@@ -1,6 +1,6 @@
-"""A pytest plugin: `suites/profile` without a GPU, its loops stood in for, its sampler replaying.
+"""A pytest plugin: `suites/profile` without a GPU, with invented loops and a replayed trace.
 
-WORKBENCH_REPLAYED names the trace and the faults put into it, one after the other with `;`.
+WORKBENCH_REPLAYED names the trace and the faults to put into it, separated by `;`.
 """
 
 from __future__ import annotations

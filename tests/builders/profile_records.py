@@ -1,4 +1,4 @@
-"""An invented run of `nox -s profile`, for tests and to look at: no figure in it was measured."""
+"""An invented run of `nox -s profile`, for tests and for display; no figure was measured."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def profile_row(
     capped: float = 0.0,
     trials: int = 4,
 ) -> ProfileRow:
-    """A measured row; `capped` is the share of its time under the power cap."""
+    """Return a measured row; `capped` is the share of its time under the power cap."""
     timed = bench_row(kernel, case, median_us)
     windows = tuple(
         _window(median_us, power_w + trial, clock_mhz, capped, trial) for trial in range(trials)
@@ -124,7 +124,7 @@ def _spread(values: Sequence[float]) -> Spread:
 
 
 def profile_rows(*, failing: bool = True) -> list[ProfileRow]:
-    """Rows of two ops and distributions: valid, transient, without power, and if asked wrong."""
+    """Return rows of two ops and distributions: valid, transient, powerless, wrong if asked."""
     norm, forward = norm_case(8192, 8192), forward_case(4096, 128)
     rows = [
         profile_row("row_persistent_aligned", norm, 113.9, power_w=512.0),
@@ -160,7 +160,7 @@ def profile_rows(*, failing: bool = True) -> list[ProfileRow]:
 
 
 def _without_power(row: ProfileRow) -> ProfileRow:
-    """The row as of a user who may not read the board's power."""
+    """Return the row of a user who may not read the board's power."""
     gone = dict.fromkeys(
         (
             *("energy_j", "energy_error_j", "net_energy_j", "energy_integral_j", "power_w"),
@@ -194,7 +194,7 @@ def write_profile(
     header: RunHeader | None = None,
     whole: bool = True,
 ) -> Path:
-    """Write `rows` as a record at `path`; without an end line where it isn't to be whole."""
+    """Write `rows` as a record at `path`, with an end line if `whole`."""
     if header is None:
         told = {"suite": "profile", "command": "nox -s profile", "flush": None, "roofs": ()}
         header = example_bench_header(len(rows)).model_copy(update=told)

@@ -1,11 +1,11 @@
-"""Python with torch, Triton and the suites loaded, which forks what tests run of it.
+"""Python with torch, Triton and the suites loaded, of which tests run forks.
 
     python -m tests.builders.python_server DESCRIPTOR
 
-There is one where Triton interprets, and one where it compiles: it looks when it is imported.
-A process that imports torch takes four seconds of a core, a fork of one a few hundredths. What is
-forked becomes a child of who asked, with a folder, variables, files and arguments of its own, and
-ends as any Python does. It has a server too, of what it starts itself: the suite's own processes.
+There are two servers: Triton interprets in one and compiles in the other, as its import decides.
+A process that imports torch takes four seconds of a core, a fork of one a few hundredths. A fork
+becomes a child of the process that asked for it, with its own folder, variables, files and
+arguments, and ends as any Python does. A fork has a server too, for the processes that it starts.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _FROM_INPUT = "-"  # Python's argument for a program that comes as input
 _LONGEST = 2**20  # bytes of a request
 _ROOTS = (ROOT, str(ROOT))
 _STANDARD = 3  # input, output and errors
-# What Python, Triton and a loader read as they start: a fork has it from its server.
+# Python, Triton and a loader read these at their start: a fork has its server's.
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "MALLOC_")
 _INTERPRETS = "TRITON_INTERPRET"
 _SET_IN_A_FORK = ("PYTHONPATH", "PYTHONUNBUFFERED")
 _MODULE = "tests.builders.python_server"
 _LONE = "kernel_workbench.suites.sandbox.worker_side.fork_server"
-# The server of workers starts no Python but by forks of its own.
+# The server of workers starts Python only by forks of its own.
 _LOADED = (
     *(
         "pytest",
@@ -66,7 +66,7 @@ _LOADED = (
         "nox",
     ),
     "scipy.stats",  # of figures: a second for each run that times
-    "triton.experimental.gluon.nvidia.hopper",  # what the interpreter's repairs look at
+    "triton.experimental.gluon.nvidia.hopper",  # which the interpreter's repairs read
 )
 _LOADED_TO_COMPILE = (
     "kernel_workbench.suites.compile.session",
@@ -77,17 +77,17 @@ _PLUGINS = ("pytest_benchmark", "kernel_workbench.suites.run", "xdist")
 
 
 class Server:
-    """A server of one process, started when it is first asked."""
+    """A server of one process, started at the first request."""
 
     line: socket.socket | None = None
     _process: subprocess.Popen[bytes] | None = None
 
     def __init__(self, *, interprets: bool = True) -> None:
         self._interprets = interprets
-        self._asking = threading.Lock()  # of threads that find none, one starts it
+        self._asking = threading.Lock()  # one thread starts the server
 
     def fork(self, request: dict[str, Any], descriptors: Sequence[int]) -> int:
-        """Fork a child of this process; its number."""
+        """Fork a child of this process, and return its number."""
         with self._asking:
             try:
                 return self._asked(request, descriptors)
@@ -110,7 +110,7 @@ class Server:
         return int(said)
 
     def close(self) -> None:
-        """End it."""
+        """End the server."""
         if self.line is not None:
             self.line.close()
         if self._process is not None:
@@ -145,7 +145,7 @@ for _server in SERVERS.values():
 
 
 class Fork:
-    """A process of Python that was forked, as `subprocess.Popen` has one that was started."""
+    """A forked process of Python, with the interface of `subprocess.Popen`."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class Fork:
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its status. Raises subprocess.TimeoutExpired."""
+        """Return its status. Raises subprocess.TimeoutExpired."""
         if self.poll() is None:
             descriptor = os.pidfd_open(self.pid)
             try:
@@ -210,7 +210,7 @@ class Fork:
         return self.returncode
 
     def communicate(self) -> tuple[None, None]:
-        """Wait for its end; what it prints goes to files."""
+        """Wait for its end; its text goes to files."""
         self.wait()
         return None, None
 
@@ -225,7 +225,7 @@ class Fork:
 
 
 class DetachedFork(Fork):
-    """A fork that runs a program's text, whose own child is nobody's here once the fork has ended.
+    """A fork that runs a program's text, and leaves its own child to init when it ends.
 
     The fork becomes a child of this process, which adopts orphans only until then.
     """
@@ -250,14 +250,14 @@ class DetachedFork(Fork):
 def can_fork(
     command: Sequence[str | Path], folder: str | Path | None, variables: Mapping[str, str] | None
 ) -> bool:
-    """Whether a fork of the server would be as the process that the command starts."""
+    """Return True if a fork of the server can replace the process that the command starts."""
     if command[0] != sys.executable or command[1] not in {"-m", "-c", _FROM_INPUT}:
         return False
     # From elsewhere Python would import that folder's modules first; nox imports none of ours.
     if folder not in _ROOTS and command[2] != "nox":
         return False
     variables = os.environ if variables is None else variables
-    if command[2] == "pytest" and not _interprets(variables):  # which it may be told to do
+    if command[2] == "pytest" and not _interprets(variables):  # which an option may ask for
         return False
     return _at_start(os.environ) == _at_start(variables)
 
@@ -271,10 +271,10 @@ def _at_start(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 class ForkingPopen(subprocess.Popen[Any]):
-    """What the suite starts is forked too, where it can be."""
+    """Fork the processes that the suite starts, if possible."""
 
     def __new__(cls, command: Any, *given: Any, **named: Any) -> Any:  # noqa: ANN401
-        """Fork it, or start it."""
+        """Fork the process, or start it."""
         if given or isinstance(command, str):
             return super().__new__(cls)
         variables = named.get("env") or os.environ
@@ -289,9 +289,9 @@ class ForkingPopen(subprocess.Popen[Any]):
 
 
 def _serve(line: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Fork what is asked for until nobody can ask any more.
+    """Fork a process at each request, until nobody can ask any more.
 
-    Returns in a fork alone: what it is to be, and its descriptors.
+    Returns only in a fork: the request and its descriptors.
     """
     while True:
         data, descriptors, _, _ = socket.recv_fds(line, _LONGEST, 16)
@@ -302,7 +302,7 @@ def _serve(line: socket.socket) -> tuple[dict[str, Any], list[int]]:
         reading, writing = os.pipe()
         between = os.fork()
         if between == 0:
-            # Whose parent ends belongs to who adopts orphans, which is who asked.
+            # The process that asked adopts orphans, so it gets a child whose parent has ended.
             between = os.getpid()
             child = os.fork()
             if child:
@@ -338,20 +338,20 @@ def _line() -> tuple[socket.socket, socket.socket]:
 
 
 def _out_of_the_way(descriptor: int) -> int:
-    """Another number for it, which no command line names."""
+    """Return another number for the descriptor, which no command line names."""
     free = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 512)
     os.close(descriptor)
     return free
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what a server forks for this process."""
+    """Become the parent of processes that a server forks for this process."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @contextmanager
 def _orphans_adopted() -> Iterator[None]:
-    """Adopt orphans inside, where this process doesn't by now."""
+    """Adopt orphans within the context."""
     libc, adopts = ctypes.CDLL(None), ctypes.c_int()
     libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(adopts), 0, 0, 0)
     adopt_orphans()
@@ -362,7 +362,7 @@ def _orphans_adopted() -> Iterator[None]:
 
 
 def _become(request: dict[str, Any], given: Sequence[int]) -> list[str]:
-    """Be as a process that was started; its command."""
+    """Become like a process that was started, and return its command."""
     adopt_orphans()
     if request["session"]:
         os.setsid()
@@ -385,7 +385,7 @@ def _become(request: dict[str, Any], given: Sequence[int]) -> list[str]:
 
 
 def _script(_path: str, arguments: Sequence[str]) -> None:
-    """In place of a Python that is started anew and reads its program: the one that there is."""
+    """Run the program on the standard input here, instead of in a new Python."""
     sys.argv = list(arguments[1:])
     with open(0, encoding="utf-8", closefd=False) as file:
         _program(file.read())
@@ -402,7 +402,7 @@ def _run(option: str, what: str, *arguments: str) -> None:
     if option == _FROM_INPUT:
         _script("", ["", option, what, *arguments])
     elif option == "-m":
-        for each in (what, f"{what}.__main__"):  # as where it isn't loaded yet
+        for each in (what, f"{what}.__main__"):  # as if it weren't loaded yet
             if not hasattr(sys.modules.get(each), "__path__"):
                 sys.modules.pop(each, None)
         runpy.run_module(what, run_name="__main__", alter_sys=True)
@@ -411,7 +411,7 @@ def _run(option: str, what: str, *arguments: str) -> None:
 
 
 def _end(status: int) -> None:
-    """End as Python does, but take nothing apart: of what is loaded that is 0.3 s of a core."""
+    """End as Python does, without its cleanup, which takes 0.3 s of a core."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for each in (sys.stdout, sys.stderr):
@@ -421,19 +421,19 @@ def _end(status: int) -> None:
 
 def main() -> None:
     """Load what most runs need, and serve; in a fork, run what was asked for."""
-    # Ctrl-C isn't for the server; what comes to a fork before it is all there waits until it is.
+    # The server ignores Ctrl-C; a fork gets it once the fork is complete.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     line = socket.socket(fileno=int(sys.argv[1]))
     for each in _LOADED if _interprets(os.environ) else _LOADED_TO_COMPILE:
         importlib.import_module(each)
     all_kernels()
     for op in OPS.values():
-        if not isinstance(op, ReferenceOp):  # theirs are searched for, and few runs ask for them
+        if not isinstance(op, ReferenceOp):  # their cases are searched for, and few runs need them
             op.cases()
-    if _interprets(os.environ):  # what references are counted with takes 2 s to load
+    if _interprets(os.environ):  # the module that counts references takes 2 s to load
         OPS["softmax_backward"].cases()
     for name, module in list(sys.modules.items()):
-        if name.startswith(_PLUGINS):  # a plugin that is loaded before pytest is an error to it
+        if name.startswith(_PLUGINS):  # pytest refuses a plugin that is loaded before it
             module.__doc__ = f"{module.__doc__}\n\nPYTEST_DONT_REWRITE"
     gc.collect()
     gc.freeze()
@@ -441,7 +441,7 @@ def main() -> None:
     try:
         _run(*command)
     except SystemExit as end:
-        if not isinstance(end.code, int | None):  # which Python prints
+        if not isinstance(end.code, int | None):  # a text, which Python prints
             raise
         status = int(end.code or 0)
     _end(status)

@@ -1,4 +1,4 @@
-"""A plugin for pytest: writes which options a suite has read, to the file of a variable.
+"""A pytest plugin that writes the options which a suite has read to a variable's file.
 
 `-p tests.builders.read_options`, with WORKBENCH_TEST_READ.
 """

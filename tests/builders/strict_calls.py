@@ -1,4 +1,4 @@
-"""What the strict interpreter says of a call, for its tests."""
+"""The strict interpreter's sentence about a call, for its tests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kernel_workbench.suites.sandbox.worker_side.allocations import fresh_memory
 def violation_of(
     call: Callable[[], object], inputs: tuple[object, ...] = (), *, same_stores: bool = False
 ) -> str | None:
-    """The sentence about what `call` did, None where it did nothing wrong.
+    """Return the violation of `call`, or None.
 
-    Uninitialised tensors that it makes are NaN, and known to be unwritten, as in the suite.
+    Its uninitialised tensors are NaN, and count as unwritten, as in the suite.
     """
     watched = strict.watched(inputs, same_stores=same_stores)
     with watched as violation, fresh_memory(math.nan, torch.device("cpu")):

@@ -1,6 +1,6 @@
-"""Traces made up by formula, never measured: what a window of known power must come to.
+"""Traces computed by formula, never measured: the power of a window is known.
 
-They have the habits of an H200: energy and instant power move every 100 ms, the latter to the mean
+They behave like an H200: energy and instant power move every 100 ms, the latter to the mean
 of the last 25 ms; a read of energy takes 3.5 ms; counters of nanoseconds are exact at each read.
 """
 
@@ -21,7 +21,7 @@ Power = Callable[[float], float]
 
 
 def constant(power_w: float) -> Power:
-    """The same power at all times."""
+    """Return the same power at all times."""
     return lambda _: power_w
 
 
@@ -37,7 +37,7 @@ def synthetic(
     jitter_s: float = 0.001,
     counter_from: int = 123_456_789,
 ) -> Trace:
-    """A trace of `seconds` from `began_s` on; functions are of the seconds since then."""
+    """Return a trace of `seconds` from `began_s` on; functions get the seconds since then."""
     draw = random.Random(5)
     ticks = _ticks(power_w, seconds + 1)
     samples = []
@@ -72,7 +72,7 @@ def synthetic(
 
 
 def _ticks(power_w: Power, seconds: float) -> list[tuple[float, float]]:
-    """At each tick: energy in joules since the start, and instant power."""
+    """Return, for each tick, the energy in joules since the start, and the instant power."""
     found, energy_j = [(0.0, power_w(0.0))], 0.0
     for tick in range(1, round(seconds / TICK_S) + 1):
         end = tick * TICK_S
@@ -83,7 +83,7 @@ def _ticks(power_w: Power, seconds: float) -> list[tuple[float, float]]:
 
 
 def changed(trace: Trace, name: str, change: Callable[[float, int | None], int | None]) -> Trace:
-    """The trace with a column changed: of seconds since its start and the value."""
+    """Return the trace with a changed column; `change` gets seconds since the start and a value."""
     place = FIELDS.index(name)
     start_ns = trace.samples[0].at_ns
     samples = tuple(
@@ -101,6 +101,6 @@ def changed(trace: Trace, name: str, change: Callable[[float, int | None], int |
 
 
 def without(trace: Trace, name: str, code: str = "not supported") -> Trace:
-    """The trace of a GPU that doesn't tell a field."""
+    """Return the trace of a GPU that lacks a field."""
     missing = trace.missing | {name: Missing(code, "made up for a test")}
     return replace(changed(trace, name, lambda *_: None), missing=missing)

@@ -18,7 +18,7 @@ _clock = time.perf_counter  # before a candidate may replace it
 def run_task(
     kernel: Kernel, case: Case, inputs: list[Inputs], device: torch.device, settings: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What `settings` asks for."""
+    """Do what `settings` asks for."""
     what = settings["what"]
     if what == "die":
         os._exit(3)

@@ -1,7 +1,7 @@
 """Attentions that are wrong on purpose, each a small change to `tests.builders.plain_attention`'s.
 
-One for each defect of docs/bugs-covered.md that can be planted in attention and met in `ci`; the
-cases that must find it are those that name its number in their `why`.
+There is one for each defect of docs/bugs-covered.md that attention can have in `ci`; the cases
+whose `why` names the defect's number must find it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from kernel_workbench.oracles.op import Case, Op
 from kernel_workbench.reports.record import Rule
 from tests.builders.plain_attention import Attention, Given, Part
 
-# Of its own: a kernel that draws from PyTorch's random state changes it for others.
+# Its own generator: PyTorch's random state belongs to the process.
 _ORDERS = torch.Generator().manual_seed(0)
 
 
 def _half(tensor: Tensor, like: torch.dtype) -> Tensor:
-    """Rounded to `like`, or to bfloat16 where that is fp32, and back."""
+    """Round to `like`, or to bfloat16 if `like` is fp32, and back."""
     return tensor.to(torch.bfloat16 if like == torch.float32 else like).float()
 
 
 def _in_buffer(tensor: Tensor, strides: tuple[int, ...], back: int = 0) -> Tensor:
-    """What lies at other strides, `back` elements before; the tensor where the buffer ends."""
+    """Return the elements at other strides, `back` elements before, if the buffer has them."""
     offset = int(tensor.storage_offset()) - back
     room = tensor.untyped_storage().nbytes() // tensor.element_size() - offset
     reached = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, strides, strict=True))
@@ -45,7 +45,7 @@ def _in_buffer(tensor: Tensor, strides: tuple[int, ...], back: int = 0) -> Tenso
 
 
 def _packed(tensor: Tensor) -> Tensor:
-    """What a kernel reads that takes the strides of a packed tensor for granted."""
+    """Return the elements that a kernel reads which assumes a packed tensor."""
     strides = torch.empty(tensor.shape, device="meta").stride()
     return _in_buffer(tensor, strides)
 
@@ -310,8 +310,8 @@ class _OtherDropoutBackward(Attention):
 class Wrong:
     """A wrong kernel, the defect's number, and how it may be found.
 
-    rules    any of these
-    words    the reason must hold one of them
+    rules    the row must break one of them
+    words    the reason must contain one of them
     """
 
     number: int
@@ -322,7 +322,7 @@ class Wrong:
 
 
 def claiming(op: Op, number: int) -> list[Case]:
-    """The `ci` cases of an op whose `why` names the defect."""
+    """Return the `ci` cases of an op whose `why` names the defect."""
     claimed = re.compile(rf"\bbugs? (?:\d+, )*{number}\b")
     return [case for case in op.cases() if case.tier == "ci" and claimed.search(case.why)]
 

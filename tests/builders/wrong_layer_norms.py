@@ -19,14 +19,14 @@ from kernel_workbench.reports.record import Rule
 Outputs = tuple[Tensor, Tensor, Tensor]
 Candidate = Callable[..., Outputs]
 
-# Of its own: a kernel that draws from PyTorch's random state changes it for others.
+# Its own generator: PyTorch's random state belongs to the process.
 _ORDERS = torch.Generator().manual_seed(0)
 
 
 def closed_form(
     dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, columns: int | None = None
 ) -> Outputs:
-    """dx, dweight and dbias in fp32, rounded once; the row's means over `columns` columns."""
+    """Return dx, dweight and dbias, rounded once; rows have means over `columns` columns."""
     n = x.shape[-1]
     wide_dy, rows = dy.float(), tuple(range(x.dim() - 1))
     x_hat = (x.float() - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)
@@ -74,7 +74,7 @@ def _partials_in_half(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd:
 
 
 def _as_if_packed(tensor: Tensor) -> Tensor:
-    """The elements that a kernel reads which takes the strides of a packed tensor for granted."""
+    """Return the elements that a kernel reads which assumes a packed tensor."""
     strides = torch.empty(tensor.shape, device="meta").stride()
     room = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
     reached = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, strides, strict=True))
@@ -89,7 +89,7 @@ def _strides_ignored(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: 
 
 
 def _offset_ignored(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor) -> Outputs:
-    """Addresses rounded down to 16 bytes, as a kernel does that loads vectors of them."""
+    """Round addresses down to 16 bytes, as in a kernel that loads vectors of 16 bytes."""
 
     def down(tensor: Tensor) -> Tensor:
         over = tensor.data_ptr() % 16 // tensor.element_size()
@@ -166,10 +166,10 @@ def _truncating(dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tenso
 class Wrong:
     """A wrong kernel and how it may be found.
 
-    rules    any of these
-    word     the reason must hold it
-    case     the id, less the op's name, of a case that finds it
-    numbers  of defects that shipped
+    rules    the row must break one of them
+    word     the reason must contain it
+    case     the id, without the op's name, of a case that finds it
+    numbers  numbers of defects that shipped
     """
 
     function: Candidate
