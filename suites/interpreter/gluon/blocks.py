@@ -233,9 +233,8 @@ def check_written(tensor: Tensor, places: Array, name: str) -> None:
     size = tensor.element_size()
     missing = fresh.unwritten(places.reshape(-1) + tensor.storage_offset(), size)
     if missing is not None:
-        STATE.refuse(
-            f"{np.unique(missing // size).size:,} elements of {name} are read that nothing has written, at {line()}"
-        )
+        count = np.unique(missing // size).size
+        STATE.refuse(f"{count:,} elements of {name} are read that nothing has written, at {line()}")
 
 
 class Written:
