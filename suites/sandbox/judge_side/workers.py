@@ -44,6 +44,7 @@ from kernel_workbench.suites.sandbox.judge_side.worker_process import (
     ForkServer,
     LimitError,
     WorkerProcess,
+    WorkersError,
     default_memory_limit,
 )
 from kernel_workbench.suites.sandbox.parcels import Arena, Parcel, aligned, fitting
@@ -204,6 +205,7 @@ class Workers:
     server: ForkServer | None = None
     script: UsersProcess = field(init=False)
     _worker: WorkerProcess | None = None
+    _killed: bool = False
     _remote: dict[tuple[str, str], Kernel] = field(default_factory=dict)
     _answers: dict[tuple[str, str, Case], Declared] = field(default_factory=dict)
 
@@ -435,9 +437,11 @@ class Workers:
         return [moved[id(parcel)] for parcel in parcels]
 
     def prepare(self) -> None:
-        """Start the server early, so that the first worker starts sooner."""
+        """Start the server early, so that the first worker starts sooner. Raises WorkersError."""
         if self.server is None:
             self.server = ForkServer.start(self.device, strict=self.strict, tasks=self.tasks)
+        if self._killed:  # asked after the start: `kill` sees the server, or is seen here
+            raise WorkersError("the workers were killed")
 
     def renew(self) -> None:
         """End the worker; the next call gets another one."""
@@ -457,8 +461,10 @@ class Workers:
     def kill(self) -> None:
         """Kill all processes at once, from any thread.
 
-        A thread that waits for a reply then raises, and has to call `close`.
+        A thread that waits for a reply, or asks for another one, then raises, and has to call
+        `close`.
         """
+        self._killed = True
         server = self.server
         if server is not None:
             server.kill()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +22,7 @@ from kernel_workbench.suites.bench.judged_pass import TASK
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from kernel_workbench.suites.sandbox.orphans import end_children
 from tests import ROOT
+from tests.builders.commands import wait_for
 
 pytestmark = pytest.mark.long_run
 
@@ -48,9 +48,6 @@ def _children() -> set[str]:
     return set(Path("/proc/thread-self/children").read_text().split())
 
 
-_LOOKS = 600  # what was told to end may still be on its way
-
-
 def test_first_calls_are_told_pair_by_pair() -> None:
     """Seconds of each, whichever process made it; the processes are gone."""
     one = _workers()
@@ -63,11 +60,7 @@ def test_first_calls_are_told_pair_by_pair() -> None:
     made = compile_ahead(pairs, CPU, _workers, processes=2)
     assert made.keys() == {(kernel.op.name, kernel.name, case.id()) for _, case in pairs}
     assert all(seconds > 0 for seconds in made.values())
-    for _ in range(_LOOKS):
-        if _children() <= before:
-            break
-        time.sleep(0.05)
-    assert _children() <= before  # a test before may have left one of its own
+    wait_for(lambda: _children() <= before)  # a test before may have left one of its own
 
 
 class _Asking:
@@ -112,16 +105,18 @@ from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
 def slow(dy, x, weight, mean, rstd):
-    '''Compiles for a minute.'''
+    '''Compiles for ten minutes.'''
     marker = pathlib.Path(__file__).with_suffix(f".{dy.shape[0]}")
     marker.touch()
-    time.sleep(60)
+    time.sleep(600)
     marker.with_name("waited").touch()
 """
 
 
 @pytest.mark.parametrize("when", ["as they start", "in their calls"])
-def test_interrupt_ends_all_processes_at_once(tmp_path: Path, when: str) -> None:
+def test_interrupt_ends_all_processes_at_once(
+    tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """None is waited for until it has started or its call is over."""
     file = tmp_path / "slow.py"
     file.write_text(_SLOW)
@@ -136,12 +131,20 @@ def test_interrupt_ends_all_processes_at_once(tmp_path: Path, when: str) -> None
         one.close()
     before = _children()
 
+    starting, prepare = threading.Event(), Workers.prepare
+
+    def noted_prepare(workers: Workers) -> None:
+        prepare(workers)
+        starting.set()
+
     def interrupt() -> None:
-        while when == "in their calls" and len(list(tmp_path.glob("slow.[0-9]*"))) < 3:
-            time.sleep(0.05)
+        starting.wait()
+        if when == "in their calls":
+            wait_for(lambda: len(list(tmp_path.glob("slow.[0-9]*"))) >= 3)
         os.kill(os.getpid(), signal.SIGINT)
 
-    threading.Timer(0.5, interrupt).start()
+    monkeypatch.setattr(Workers, "prepare", noted_prepare)
+    threading.Thread(target=interrupt).start()
     pairs = [(kernel, _case(m)) for m in range(1, 9)]
     with pytest.raises(KeyboardInterrupt):
         compile_ahead(pairs, CPU, workers, processes=3)
