@@ -256,7 +256,10 @@ class Accuracy(VerdictSuite):
         return tuple(ordered)
 
     def _quick_cases(self, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
-        """Return a few cases of each op, or cases drawn in kernels' domains if they serve none."""
+        """Return a few cases of each op, or cases drawn in kernels' domains if they serve none.
+
+        Where kernels serve no case at all, a few that they refuse: a row of each says why.
+        """
         chosen: list[Case] = []
         for name, op in {kernel.op.name: kernel.op for kernel in kernels}.items():
             own = [kernel for kernel in kernels if kernel.op.name == name]
@@ -267,7 +270,8 @@ class Accuracy(VerdictSuite):
             def serves(case: Case, own: Sequence[Kernel] = own) -> bool:
                 return any(self.judge.refusal(kernel, case) is None for kernel in own)
 
-            chosen += quick_cases(op, listed, serves) or self._own_cases(own)[:MOST_CASES]
+            served = quick_cases(op, listed, serves) or self._own_cases(own)
+            chosen += (served or listed)[:MOST_CASES]
         return tuple(chosen)
 
     def _is_mine(self, case: Case) -> bool:

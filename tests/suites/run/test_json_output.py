@@ -162,6 +162,16 @@ def test_quick_tries_a_dozen_cases(tmp_path: Path, file: Path) -> None:
     assert {failure.kernel for failure in report.failures} == {"wrong"}
 
 
+def test_quick_refuses_where_a_kernel_serves_nothing(tmp_path: Path, file: Path) -> None:
+    """A kernel for a GPU has a row for each of a few cases, with the reason, on a CPU."""
+    file.write_text(_KERNELS.replace("torch.float32,)", "torch.float32,), devices=('cuda',)"))
+    report, _ = _report(tmp_path, file, "--quick")
+    assert report.verdict == "incomplete"
+    assert report.rows is not None
+    assert report.rows.refused == report.rows.planned == 2 * MOST_CASES
+    assert {row.reason for row in report.read_record().rows} == {"runs on cuda, got cpu"}
+
+
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_quick_cases_differ_in_as_much_as_they_can(name: str) -> None:
     """Each of the first ones brings a level that the ones before it lack."""
