@@ -94,7 +94,7 @@ class _Worker:
         for key in set(self.kernels) - own:  # a user's kernel can't claim another origin
             self.kernels[key] = replace(self.kernels[key], origin="user")
         descriptions = [
-            self._answered(kernel, partial(_described, kernel, message["sm"]))
+            self._answered(kernel, partial(_described, kernel, message["sm"], self.device))
             for key, kernel in self.kernels.items()
             if message["overlay"] or key not in own
         ]
@@ -296,7 +296,7 @@ class _Worker:
             torch.cuda.empty_cache()
 
 
-def _described(kernel: Kernel, sm: int) -> Message:
+def _described(kernel: Kernel, sm: int, device: torch.device) -> Message:
     """Return a registered kernel in JSON."""
     try:
         variants = () if kernel.variants is None else tuple(kernel.variants(sm))
@@ -314,7 +314,8 @@ def _described(kernel: Kernel, sm: int) -> Message:
         "numerics": asdict(kernel.numerics),
         "wraps": kernel.wraps,
         "variants": variants,
-        "build": kernel.build is not None,
+        # On another device, which may lack the compiler, its cases are refused.
+        "build": kernel.build is not None and device.type in kernel.domain.devices,
         "problem": problem,
     }
 

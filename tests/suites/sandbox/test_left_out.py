@@ -175,6 +175,17 @@ def test_worker_that_may_not_build_leaves_its_kernel_out(workers: Workers, folde
     assert "the cache has no result of it" in workers.left_out[0]
 
 
+def test_kernel_for_another_device_is_not_built(workers: Workers, folder: Path) -> None:
+    """Its cases are refused, and this machine may lack the compiler that the build calls."""
+    served = "Domain(dtypes=(torch.float32,), devices=('cuda',))"
+    text = _with_build("raise OSError('nvcc')").replace(
+        "(SOFTMAX_FORWARD, SERVED", f"(SOFTMAX_FORWARD, {served}"
+    )
+    (folder / "other.py").write_text(text)
+    assert {kernel.name for kernel in workers.kernels()} == {"other", "right"}
+    assert workers.left_out == ()
+
+
 def test_only_kernel_that_cant_be_built_ends_the_run(folder: Path) -> None:
     """Nothing is left to try, so the sentence is an error."""
     file = folder / "other.py"
