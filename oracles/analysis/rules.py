@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from kernel_workbench.oracles.analysis.arithmetic import Arithmetic
+from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
 from kernel_workbench.oracles.analysis.quantities import (
     Coefficient,
     Combination,
@@ -307,6 +307,9 @@ def _quotient(
         return result if a is None else _plus_scaled(result, a, out, grown, times)
     ea = None if a is None else a.error
     b = number(b)
+    if a is not None and not b.most * arithmetic.eta <= arithmetic.u:
+        # A kernel may multiply by 1 / b, which is flushed where b is near the largest number.
+        ea = added(ea, a.size * (b.size * arithmetic.eta))
     if b.error is None:
         return arithmetic.rounded(out, None if ea is None else ea / b.size, roundings)
     least = b.size - b.error
@@ -465,10 +468,20 @@ def _pow(
         return _whole_power(arithmetic, out, a, int(k))
     if k in _ROOTS:
         return _ROOTS[k](arithmetic, out, a)
-    off = out.value.log().abs_().mul_(4 * arithmetic.u)
+    off = out.size.log().abs_().mul_(4 * arithmetic.u)
     if a.error is not None:
         off.sub_(log_shrunk(a.error, a.size), alpha=abs(k))
-    return arithmetic.rounded(out, off.expm1_().mul_(out.size), EPS_POWER / arithmetic.u)
+    through = off.expm1_().mul_(out.size).masked_fill_(out.value == 0, 0.0)
+    if k < 0:
+        through = through.add_(_lost_by_inverse(arithmetic, out))
+    return arithmetic.rounded(out, through, EPS_POWER / arithmetic.u)
+
+
+def _lost_by_inverse(arithmetic: Arithmetic, out: Quantity) -> Tensor:
+    """Return what 1 / a^k loses of a^-k: a^k may be flushed, or be past the largest number."""
+    lost = out.size * arithmetic.eta
+    lost = (lost * out.size / (1 - lost)).masked_fill_(lost >= 1, math.inf)
+    return lost.add_(1 / LARGEST)
 
 
 _ROOTS: dict[float, Callable[[Arithmetic, Quantity, Quantity], Combination | None]] = {
@@ -493,6 +506,7 @@ def _power_of_tensors(
     zero = a.size == 0
     one = k.reach == 0  # the power 0 of any number, 0 as well
     through = torch.where(zero | one | (out.size == 0), 0.0, through)
+    through = through + torch.where(k.value < 0, _lost_by_inverse(arithmetic, out), 0.0)
     open_ = torch.zeros_like(zero)
     if k.error is not None:
         open_ = (k.error > 0) & ((a.value < 0) | (zero & (k.size <= k.error)))

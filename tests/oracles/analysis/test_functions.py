@@ -164,3 +164,57 @@ def test_product_of_many_factors_is_within_its_bound_in_any_order() -> None:
         assert bool(((computed.double() - exact).abs() <= bound.deterministic).all())
     left_out = (x[:, 1:].double().prod(-1) - exact).abs()
     assert float((left_out > bound.deterministic).double().mean()) > 0.9
+
+
+def _flushed(x: Tensor) -> Tensor:
+    """Return 0 in the place of subnormals."""
+    return x.masked_fill(x.abs() < 2.0**-126, 0.0)
+
+
+_LARGE = torch.tensor([1e38, -2e38, 1.0, 1e20])
+BY_INVERSES: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], list[float]]] = {
+    "x y^-2": (
+        lambda x, y: x * 1e-38 * y**-2,
+        lambda x, y: x * 1e-38 * (1 / _flushed(y * y)),
+        [6.2e-20, 9e-20, 2.0, -2.0],
+    ),
+    "x y^-1.5": (
+        lambda x, y: x * 1e-38 * y**-1.5,
+        lambda x, y: x * 1e-38 * (1 / _flushed(y * y.sqrt())),
+        [4e-26, 1.7e-13, 1e13, 2.0],
+    ),
+    "x y^-3 of tensors": (
+        lambda x, y: x * 1e-38 * y ** torch.full_like(y, -3.0),
+        lambda x, y: x * 1e-38 * (1 / _flushed(_flushed(y * y) * y)),
+        [2.05e-13, 1.7e-13, 1e13, 2.0],
+    ),
+    "x / y": (lambda x, y: x / y, lambda x, y: x * _flushed(1 / y), [2e38, 1.5e38, 2e38, 3.0]),
+    "x / y^3": (
+        lambda x, y: x / y**3,
+        lambda x, y: x * _flushed(1 / (y * y * y)),
+        [6e12, 5.5e12, 6e12, 3.0],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_INVERSES)
+def test_kernel_that_inverts_a_power_is_sound_where_the_inverse_is_lost(name: str) -> None:
+    """A subnormal y^k is flushed, and 1 / 0 is infinite where y^-k and the result are finite."""
+    function, kernel, values = BY_INVERSES[name]
+    inputs = {"x": _LARGE, "y": torch.tensor(values)}
+    (exact,), (bound,) = truth(function, inputs), bounds(function, inputs, Numerics(), _SINGLE)
+    result = kernel(**inputs).double()
+    lost = result.isinf() | (result == 0)
+    assert bool(exact.isfinite().all()) and bool(lost.any())
+    assert bool(
+        (((result - exact).abs() <= bound.deterministic) | bound.deterministic.isinf()).all()
+    )
+    assert float((bound.deterministic / exact.abs())[-1]) < 2.0**-16
+
+
+def test_negative_power_of_a_negative_number_has_a_bound() -> None:
+    """It is as far from the truth as that of the magnitude; of an infinity it is 0."""
+    y = torch.tensor([-2.0, 2.0, -0.7, 0.7, -math.inf, math.inf])
+    (bound,) = bounds(lambda y: y**-3, {"y": y}, Numerics(), _SINGLE)
+    assert torch.equal(bound.deterministic[::2], bound.deterministic[1::2])
+    assert float(bound.deterministic.max()) < 1e-5
