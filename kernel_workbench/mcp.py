@@ -15,13 +15,14 @@ import importlib
 import math
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from kernel_workbench import api
+from kernel_workbench.reports.arguments import CommandLine
 from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.record import OutputError
 from kernel_workbench.reports.run_report import Failure, Report
@@ -240,8 +241,13 @@ def _with_sentence(tool: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Serve over stdin and stdout until the client hangs up."""
+    CommandLine(
+        prog="kernel-workbench mcp",
+        description="Serve the workbench's tools to a program that writes kernels, by the Model "
+        "Context Protocol over stdin and stdout, until that program hangs up.",
+    ).read(arguments)
     try:
         mcp_server = server()
     except ImportError:

@@ -110,8 +110,18 @@ def test_command_without_the_package_ends_as_the_dispatcher_does(
     monkeypatch.setitem(sys.modules, "mcp", None)
     monkeypatch.setitem(sys.modules, "mcp.server", None)
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
-    assert main() == ExitStatus.SUITE_FAILED
+    assert main([]) == ExitStatus.SUITE_FAILED
     assert capsys.readouterr().err.startswith("the package mcp isn't installed; ")
+
+
+@pytest.mark.parametrize("word", ["mine.py", "--kernels=mine.py"])
+def test_command_takes_no_words(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A word that would be ignored is a mistake: exit status 2, and one sentence that names it."""
+    with pytest.raises(SystemExit) as ended:
+        main([word])
+    assert ended.value.code == ExitStatus.USAGE
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert sentence.startswith(word.partition("=")[0])
 
 
 def test_call_that_hangs_ends_in_the_time_of_the_tool(
