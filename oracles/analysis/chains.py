@@ -192,6 +192,8 @@ def _of_operation(
     if target in _ADDED_PRODUCTS:
         beta, alpha = (kwargs.get(item, 1) for item in ("beta", "alpha"))
         product = _scaled(_of_product(args[1], args[2], arithmetic), alpha)
+        if not beta:  # then the addend isn't read
+            return product
         return _joined(product, _leaf(args[0]), beta, node.meta["val"].shape)
     if target in _CONVOLUTIONS:
         return _of_convolution(*args, arithmetic=arithmetic)

@@ -81,8 +81,10 @@ def _of_shrink(dy: Tensor, x: Tensor, least: float) -> Tensor:
 
 
 def _addbmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """Write a sum of a batch's products as a sum."""
+    """Write a sum of a batch's products as a sum; with beta 0 the addend isn't read."""
     product = torch.bmm(a, b).sum(0)
+    if not beta:
+        return product if alpha == 1 else product * alpha
     return torch.add(c if beta == 1 else c * beta, product, alpha=alpha)
 
 

@@ -349,13 +349,14 @@ def _added_product(
 ) -> Combination:
     growth = arithmetic.growth(a.value.shape[-1])
     # c may be added first, last or between, and each product meets one addition more.
-    more = arithmetic.u / growth if growth else 0.0
+    more = arithmetic.u / growth if growth and beta else 0.0
     whole = _product(arithmetic, out, a, b) * (abs(alpha) * (1 + more))
-    whole = whole + c.size * (abs(beta) * growth)
+    if beta:  # else c isn't read
+        whole = whole + c.size * (abs(beta) * growth)
     if alpha not in {1, -1}:
         scaled = Quantity((a.value @ b.value).mul_(alpha))
         whole = arithmetic.rounded(scaled, whole).tensor()
-    if c.error is not None:
+    if beta and c.error is not None:
         whole = whole + c.error * abs(beta)
     if beta not in {0, 1, -1}:
         whole = whole + c.size * (abs(beta) * 2 * arithmetic.u)

@@ -350,3 +350,38 @@ def test_kernel_by_a_usual_form_of_a_function_is_like_the_emulation(
     assert z_kernel <= 1
     assert z_emulation <= 1
     assert z_kernel <= 2 * z_emulation + 1 / 8
+
+
+_ADDED_PRODUCTS: dict[str, tuple[Callable[..., Tensor], tuple[int, ...], tuple[int, ...]]] = {
+    "addmm": (torch.addmm, (3, 4), (4, 3)),
+    "baddbmm": (torch.baddbmm, (2, 3, 4), (2, 4, 3)),
+    "addbmm": (torch.addbmm, (2, 3, 4), (2, 4, 3)),
+    "addmv": (torch.addmv, (3, 4), (4,)),
+    "addr": (torch.addr, (3,), (3,)),
+}
+
+
+@pytest.mark.parametrize("joined", [False, True], ids=["alone", "in a sum"])
+@pytest.mark.parametrize("name", _ADDED_PRODUCTS)
+def test_addend_of_a_product_is_not_read_with_beta_0(name: str, *, joined: bool) -> None:
+    """Whatever it holds, the bound is one of the product alone."""
+    function, *shapes = _ADDED_PRODUCTS[name]
+    draw = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(shape, generator=draw) for shape in shapes)
+
+    def reference(c: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        y = function(c, a, b, beta=0, alpha=0.3)
+        return y + 1 if joined else y
+
+    plain = torch.zeros_like(function(torch.zeros(()), a, b))
+    limits = []
+    for c in (plain, plain + torch.nan, plain + torch.inf):
+        inputs = {"c": c, "a": a, "b": b}
+        (exact,), (bound,) = (
+            truth(reference, inputs),
+            bounds(reference, inputs, PLAIN, (torch.float32,)),
+        )
+        assert bool(((reference(**inputs) - exact).abs() <= bound.deterministic).all())
+        limits.append(bound.deterministic)
+    assert all(torch.equal(limits[0], limit) for limit in limits)
+    assert float(limits[0].max()) < 1e-5
