@@ -504,7 +504,7 @@ def bits_of(tensor: Tensor) -> Tensor:
 
 
 def _once(elements: Tensor, like: Tensor) -> Tensor:
-    """Return `elements` without the elements that share an address in `like`, of the same shape."""
+    """Return one of the `elements` for each address in `like`, which has their shape."""
     for axis, stride in enumerate(like.stride()):
         if stride == 0:
             elements = elements.narrow(axis, 0, min(1, elements.shape[axis]))

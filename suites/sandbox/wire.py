@@ -39,8 +39,7 @@ class LateError(TimeoutError):
 def new_line() -> Iterator[tuple[socket.socket, socket.socket, int]]:
     """Make the judge's end of a socket, a new process's end, and a file for what it prints.
 
-    After the block the process's end is closed here. If the block raises, no process will use the
-    others, which are closed too.
+    The process's end is closed here after the block, and the other two if the block raises.
     """
     ours, theirs = socket.socketpair()
     output = os.memfd_create("printed")
@@ -126,7 +125,7 @@ class Channel:
         return message, tuple(received)
 
     def close(self) -> None:
-        """Close this end; the other end then raises ClosedError."""
+        """Close this end; the other side's calls then raise ClosedError."""
         self.socket.close()
 
 

@@ -247,7 +247,7 @@ def name_of(launch: Launch, address: int) -> str:
 
 
 def outside(launch: Launch, low: int, high: int, extent: Tagged | None, did: str) -> str:
-    """Return the message for an access to tagged bytes `low` to `high` outside of its argument."""
+    """Return the message for an access to tagged bytes `low` to `high` outside of `extent`."""
     begin = f"{who(launch)} {did}"
     if extent is None:
         near = _nearest(launch, low, high)

@@ -27,7 +27,7 @@ _NOTED = _UndefinedLoads()
 
 @contextmanager
 def noted(*, zeros: bool) -> Iterator[Callable[[], tuple[str, ...]]]:
-    """Note loads in the block; yield a function that lists them. With `zeros` lanes read 0."""
+    """Note loads in the block; yield a function that lists them. `zeros`: their lanes read 0."""
     _NOTED.zeros = zeros
     _NOTED.loads.clear()
     try:
@@ -37,7 +37,7 @@ def noted(*, zeros: bool) -> Iterator[Callable[[], tuple[str, ...]]]:
 
 
 def note(line: str, name: Callable[[], str], why: str = "") -> bool:
-    """Note a load at `line` with undefined lanes; return True if they must read 0, or memory.
+    """Note a load at `line` with undefined lanes; return True if these read as in stock.
 
     `name` returns the argument's name; `why` says which promise the lanes break, if any.
     """

@@ -53,8 +53,7 @@ class SharedCalls:
 
         Args:
             order: indices of sets.
-            flushes: how often the cache is flushed before each call; an empty order flushes as
-            often.
+            flushes: number of flushes of the cache before each call, or in an empty order.
 
         Returns:
             Seconds by the judge's own clock. On a CPU they exclude the time in which the judge or

@@ -18,5 +18,5 @@ def keep(key: tuple[object, ...], process: object) -> None:
 
 
 def take(key: tuple[object, ...]) -> Any:  # noqa: ANN401  (a process of the kind that was kept)
-    """Return the process that waits for this key, once; None where none does."""
+    """Return the process that waits for this key, which then waits no more, or None."""
     return _waiting.pop(key, None)

@@ -22,8 +22,8 @@ _WORD = 8
 _HEADER = object.__basicsize__  # a reference count and a type
 _MOST = 512  # bytes of an object whose memory is read
 _ON_HEAP = 1 << 9  # the flag of a class that is written in Python
-# Of a dictionary: the number of entries, the address of its table, and that of values that lie
-# apart, where a class has the table.
+# Words of a dictionary: the number of entries, the address of its table, and the address of values
+# that lie apart because a class has the table.
 _OF_DICTIONARY = (16, 32, 40)
 
 Addresses = NDArray[np.intp]
@@ -92,7 +92,7 @@ class _Places:
     keys: list[object] = field(default_factory=list)
 
     def add(self, item: object, references: list[object]) -> None:
-        """Add the places of an object, also those that hold nothing: one may be written there."""
+        """Add the places of an object, also empty ones, which may get a reference."""
         wanted = set(map(id, references))
         if type(item) is dict:
             is_found = self._add_table(item, wanted)
@@ -147,11 +147,11 @@ class _Places:
 
 
 class Reader:
-    """Tells whether the references of some objects are those that it found.
+    """Compares the references of some objects with those at its creation.
 
     Args:
-        objects: each object, which has to stay alive as long as the reader, and the references that
-            it had first, which nothing may replace.
+        objects: the objects, which have to live as long as the reader, each with references that
+            nothing may replace.
     """
 
     def __init__(self, objects: Iterable[tuple[object, list[object]]]) -> None:

@@ -125,7 +125,7 @@ def replay_candidate(
 ) -> Call:
     """Capture a call that was made before, change the values of its inputs, and replay it.
 
-    A call that can't be captured breaks no rule of its own: see `NOT_CAPTURED`. capture: for tests.
+    A call that can't be captured has the rule `NOT_CAPTURED`. Tests replace `capture`.
     """
     started = _now()
     changes = process_state.StateChanges()

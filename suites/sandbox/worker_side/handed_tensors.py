@@ -61,7 +61,7 @@ class HandedTensors:
     def stand_ins(
         self, outputs: Mapping[str, Tensor], homes: Mapping[str, int], inputs: Iterable[Tensor]
     ) -> dict[str, Tensor]:
-        """Return, by an output's name, the tensor that it was copied from, if there may be one.
+        """Return the tensors that outputs may have been copied from, by the outputs' names.
 
         Args:
             outputs: the outputs by name.
