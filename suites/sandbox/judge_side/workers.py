@@ -535,8 +535,7 @@ class Workers:
         except ValidationError as error:
             self._end()
             raise EndedError("process ended", _NO_WORKER) from error
-        known = _RULES | {NOT_CAPTURED} if how.then == "replay" else _RULES
-        if call.rule not in known:
+        if call.rule not in (_RULES | {NOT_CAPTURED} if how.then == "replay" else _RULES):
             self._end()
             raise EndedError("process ended", _NO_WORKER)
         if call.rule is None and names != list(_sizes(kernel, case)):
