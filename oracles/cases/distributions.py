@@ -259,8 +259,9 @@ def minus_inf_rows(names: Sequence[str]) -> Distribution:
 
     def distribution(values: Values) -> None:
         for number, name in enumerate(names):
+            own = 3 * (number // 2) + 1 + number % 2  # no multiple of 3, and no other vector's
             values.tensors[name][::3] = -math.inf
-            values.tensors[name][1 + number :: 3 * len(names)] = -math.inf
+            values.tensors[name][own :: 3 * len(names)] = -math.inf
 
     return distribution
 

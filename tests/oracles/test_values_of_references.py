@@ -1,4 +1,4 @@
-# ruff: noqa: F722  # sizes
+# ruff: noqa: F722, F821, UP037  # sizes
 """What references are tried on: other numbers, deciding places, ties, and what isn't finite."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from kernel_workbench.oracles import (
@@ -21,7 +21,7 @@ from kernel_workbench.oracles import (
 )
 from kernel_workbench.oracles.cases.distributions import NEEDLES, deciding_columns
 from kernel_workbench.oracles.cases.names import case_named, objection
-from kernel_workbench.oracles.cases.sizes import COLUMNS, ROWS
+from kernel_workbench.oracles.cases.sizes import COLUMNS, ROWS, Sizes
 from kernel_workbench.oracles.op import Bound, Case, Inputs, Numerics, Outputs, required
 from kernel_workbench.oracles.reference import OpError, ReferenceOp, op, values_of_number
 from kernel_workbench.oracles.reference.cases import case_of
@@ -172,3 +172,39 @@ def test_huge_squares_stay_below_the_largest_number() -> None:
     most = torch.finfo(torch.float32).max
     assert most / 1000 < float(sums.max()) <= most / 16
     assert math.isfinite(float(sums.sum()))
+
+
+@op(sizes={"m": ROWS})
+def _three(
+    x: Float[Tensor, "m m"], a: Float[Tensor, "m"], b: Float[Tensor, "m"], c: Float[Tensor, "m"]
+) -> Float[Tensor, "m m"]:
+    return x + torch.maximum(torch.maximum(a, b), c)
+
+
+def test_minus_infinity_is_in_each_of_several_vectors_alone() -> None:
+    """And in all of them together: a defect may need it in the third one alone."""
+    case = case_of(_three.name, {"m": 12}, _SINGLE, "ci", "minus_inf_rows")
+    inputs = _three.inputs(case, _CPU)
+    infinite = torch.stack([required(inputs, name).isneginf() for name in ("a", "b", "c")])
+    assert bool(infinite.all(0).any())
+    for place in range(3):
+        assert bool((infinite[place] & (infinite.sum(0) == 1)).any())
+
+
+@op(
+    sizes={
+        "m": Sizes("chosen", {"many": (12,), "few": (3, 5)}, lambda m: "few" if m < 9 else "many"),
+        "n": Sizes("all", {"few": (6, 8), "many": (20,)}, lambda n: "few" if n < 9 else "many"),
+    },
+    labels={"i": "n"},
+    distinct={"i": "m"},
+)
+def _chosen(x: Float[Tensor, "n"], i: Int[Tensor, "m"]) -> Float[Tensor, "m"]:
+    return x[i] * 2
+
+
+def test_cases_of_an_op_whose_plainest_sizes_it_has_not_are_its_own() -> None:
+    """12 distinct numbers below 6 can't be; NaN and an infinity meet fp32 at sizes that can."""
+    cases = _chosen.cases()
+    assert not [case.id() for case in cases if objection(_chosen, case) is not None]
+    assert {"nan", "inf"} <= {case.distribution for case in cases if case.dtype == torch.float32}
