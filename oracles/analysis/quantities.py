@@ -305,6 +305,8 @@ def number(x: Quantity | float) -> Quantity:
         return x
     if value.dtype == torch.bool:
         return Quantity(value.double(), None if x.error is None else x.error.double())
-    value = value.double()
-    large = value.numel() > 0 and bool(value.abs().amax() > _EXACT_INTEGERS)
-    return Quantity(value, value.abs() * _SINGLE if large else x.error)
+    value, error = value.double(), x.error
+    if value.numel() > 0 and bool(value.abs().amax() > _EXACT_INTEGERS):
+        before = scalar(0.0).to(value.device) if error is None else error
+        error = before + (value.abs() + before) * _SINGLE
+    return Quantity(value, error)

@@ -218,3 +218,18 @@ def test_negative_power_of_a_negative_number_has_a_bound() -> None:
     (bound,) = bounds(lambda y: y**-3, {"y": y}, Numerics(), _SINGLE)
     assert torch.equal(bound.deterministic[::2], bound.deterministic[1::2])
     assert float(bound.deterministic.max()) < 1e-5
+
+
+def test_large_whole_number_keeps_its_own_error_as_a_real_one() -> None:
+    """Above 2^24 the rounding to fp32 is on top of the whole number that a kernel may have."""
+    inputs = {"x": torch.tensor([1.0, 3.0, 0.3])}
+
+    def reference(x: Tensor) -> Tensor:
+        return (x * 1e8 / 3).round().long() * 0.5
+
+    (exact,), (bound,) = truth(reference, inputs), bounds(reference, inputs, Numerics(), _SINGLE)
+    (whole,) = bounds(lambda x: (x * 1e8 / 3).round().long(), inputs, Numerics(), [torch.int64])
+    least = whole.deterministic / 2 + exact.abs() * 2.0**-24
+    assert bool((whole.deterministic >= 1).all())
+    assert bool((bound.deterministic >= least).all())
+    assert bool((bound.deterministic <= 4 * least).all())
