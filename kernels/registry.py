@@ -373,7 +373,8 @@ def resolved(path: Path, option: str = "--kernels") -> Path:
     except (OSError, RuntimeError) as error:  # a name too long, nobody's ~home, a circle of links
         raise KernelError(f"{option} {path}: there is no such file ({error})") from error
     if not exists:
-        reason = "it is a folder; name a Python file" if path.is_dir() else "there is no such file"
+        kind = "JSON" if option in {"--definition", "--workloads"} else "Python"
+        reason = f"it is a folder; name a {kind} file" if path.is_dir() else "there is no such file"
         raise KernelError(f"{option} {path}: {reason}")
     return file
 

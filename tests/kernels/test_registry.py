@@ -339,3 +339,13 @@ def test_liger_is_a_peer_of_its_ops_or_absent() -> None:
     assert len(named) == len(liger._PEERS) == 17
     assert named <= present | missing
     assert not present & missing
+
+
+def test_folder_in_place_of_a_definition_is_answered_with_a_definitions_kind(
+    tmp_path: Path,
+) -> None:
+    """A definition is JSON, and other files are Python."""
+    with pytest.raises(KernelError, match="it is a folder; name a JSON file"):
+        registry.load_definition(tmp_path)
+    with pytest.raises(KernelError, match="it is a folder; name a Python file"):
+        registry.load_ops(tmp_path)
