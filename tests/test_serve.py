@@ -63,7 +63,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert judge.stdout.readline().startswith(f"serving at {path} on cpu")
     yield path
     judge.send_signal(signal.SIGTERM)
-    assert judge.wait(60) == 0
+    assert judge.wait(600) == 0
     assert judge.stderr.read() == "the warm judge ends: it was sent SIGTERM\n"
     judge.stdout.close()
     judge.stderr.close()

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven through its pipe: what a page does, asked of a real browser.
+"""A headless Chromium, driven through its pipe, that shows how a page behaves.
 
 `--remote-debugging-pipe` speaks the DevTools protocol on file descriptors 3 and 4, so that neither
 a port nor a package is needed. A machine without a browser skips these tests, and says so.
@@ -21,7 +21,7 @@ from typing import Any, Self
 # CHROMIUM: a browser that isn't on the PATH.
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 _ENDS = b"\0"  # of a message on the pipe
-_PATIENCE_S = 60.0
+_PATIENCE_S = 600.0
 # The browser wants its ends of the pipes to be 3 and 4.
 _START = (
     "import os, sys\n"
@@ -32,13 +32,13 @@ _START = (
 
 
 def browser() -> str | None:
-    """The path of a browser; None where there is none."""
+    """Return the path of a browser, or None."""
     named = os.environ.get("CHROMIUM")
     return named or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Tab:
-    """A page in a browser of its own. `events` are all that the browser told of it."""
+    """A page in a browser of its own; `events` are the browser's events."""
 
     def __init__(self, program: str, profile: Path) -> None:
         theirs_in, self._out = os.pipe()
@@ -87,14 +87,14 @@ class Tab:
             self.events.append(self._next())
 
     def value(self, expression: str) -> Any:  # noqa: ANN401 (what JavaScript returns)
-        """The expression's value in the page. Raises RuntimeError where it throws."""
+        """Return the expression's value in the page. Raises RuntimeError if it throws."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(str(answer["exceptionDetails"]))
         return answer["result"].get("value")
 
     def picture(self, path: Path, width: int, height: int, *, dark: bool = False) -> None:
-        """Save what a window of so many pixels shows."""
+        """Save a picture of a window of this size in pixels."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call(
@@ -105,7 +105,7 @@ class Tab:
         path.write_bytes(base64.b64decode(data))
 
     def requests(self) -> list[str]:
-        """The addresses of all that the page asked for, itself included."""
+        """Return the addresses that the page requested, with its own."""
         return [
             event["params"]["request"]["url"]
             for event in self.events
@@ -113,7 +113,7 @@ class Tab:
         ]
 
     def complaints(self) -> list[dict[str, Any]]:
-        """Errors and messages on the page's console, and what the policy refused."""
+        """Return the errors and messages on the page's console, and the policy's refusals."""
         told = {"Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"}
         return [event for event in self.events if event.get("method") in told]
 

@@ -18,6 +18,7 @@ from kernel_workbench.profiles.traces import ENERGY, FIELDS, Trace, TraceWriter,
 from kernel_workbench.profiles.windows import NS, measure
 from kernel_workbench.suites.profile.sampler_process import Sampling
 from tests import ROOT
+from tests.builders.commands import wait_for
 from tests.builders.synthetic_traces import UUID, constant, synthetic
 
 RECORDED = synthetic(constant(600.0), seconds=4.0, capped=lambda _: True)
@@ -207,7 +208,7 @@ def _by_hand(recorded: Path, out: Path) -> subprocess.Popen[bytes]:
     )
     assert process.stdout is not None
     assert process.stdout.readline().strip() == b"ready"
-    time.sleep(0.3)
+    wait_for(lambda: b"\n[" in out.read_bytes())  # a sample
     return process
 
 

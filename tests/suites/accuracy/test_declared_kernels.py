@@ -50,7 +50,7 @@ def trial(device: torch.device) -> Iterator[_Trial]:
     """The three files, loaded as `--kernels` loads them."""
     if device.type == "cuda":
         pytest.skip("there they are run by `nox -s accuracy -- --kernels=`")
-    workers = Workers(device, DEFAULT_SM, files=_FILES, time_limit_s=60.0)
+    workers = Workers(device, DEFAULT_SM, files=_FILES)
     run = Run(device, DEFAULT_SM)
     run.workers = workers
     yield _Trial(run, {each.name: each for each in workers.kernels()})

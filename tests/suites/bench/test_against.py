@@ -46,7 +46,7 @@ def pytest_cmdline_main(config):
     if os.environ.get("FAKE_SLOW") == str(len(log.read_text().split())):
         log.with_suffix(".waits").touch()
         try:
-            time.sleep(60)
+            time.sleep(600)
         except KeyboardInterrupt:
             return 2
     return int(os.environ.get("FAKE_STATUS", "0"))

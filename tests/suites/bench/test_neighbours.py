@@ -176,7 +176,7 @@ def test_row_that_was_timed_beside_an_intruder_is_marked(tmp_path: Path, intrude
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = tmp_path.glob("*.jsonl")
     (row,) = read(path).benches
-    assert row.codes == ("busy host",)
+    assert "busy host" in row.codes
     assert row.host_load is not None and 0 < row.host_load <= 1
     assert row.status == "timed" and row.median_us is not None
     assert "1 row timed while others took" in " ".join(done.stdout.split())

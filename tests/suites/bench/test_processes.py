@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ _CONFTEST = """
 import os, pathlib, signal, time
 WAITS
 pathlib.Path(f"{os.getpid()}.waits").touch()
-time.sleep(300)
+time.sleep(600)
 """
 _TWO_RUNS = """
 import sys
@@ -50,7 +49,11 @@ def _lives(number: int) -> bool:
     ("does", "presses", "told"),
     [
         ("", 1, "([2, 2], True)"),
-        ("signal.signal(signal.SIGINT, lambda *_: None)", 2, "([-9, -9], True)"),
+        (
+            'signal.signal(signal.SIGINT, lambda *_: pathlib.Path(f"{os.getpid()}.asked").touch())',
+            2,
+            "([-9, -9], True)",
+        ),
     ],
     ids=["once", "twice"],
 )
@@ -61,9 +64,10 @@ def test_interrupt_ends_all_runs_without_a_traceback(
     (tmp_path / "conftest.py").write_text(_CONFTEST.replace("WAITS", does))
     running = Running(sys.executable, "-c", _TWO_RUNS, tmp_path)
     _until(running, tmp_path, 2)
-    for _ in range(presses):
+    for press in range(presses):
+        if press:  # two signals at one time would be one
+            wait_for(lambda: len(list(tmp_path.glob("*.asked"))) == 2, running)
         running.process.send_signal(signal.SIGINT)
-        time.sleep(0.5)
     errors = running.ended().stderr
     assert errors.splitlines()[-1] == told
     assert "Traceback" not in errors

@@ -70,7 +70,7 @@ def test_bench_writes_roofs_flush_rows_and_what_pytest_benchmark_has(tmp_path: P
     assert record.end is not None and not record.end.interrupted
     assert record.header.flush is not None and record.header.flush.evicts
     empty_us = record.header.empty_call_us
-    assert empty_us is not None and 0 < empty_us < 50
+    assert empty_us is not None and empty_us > 0
     assert {"copy", "add", "matmul float32"} <= {each.name for each in record.header.roofs}
     rows = {each.kernel: each for each in record.benches}
     assert rows["row_persistent"].status == "refused"
@@ -124,7 +124,7 @@ def test_bench_that_is_interrupted_keeps_what_it_timed(tmp_path: Path) -> None:
     options = [*_KNOWN, "--device=cpu", "--op=layer_norm_backward", "--row-time=0.3"]
     running = Running(sys.executable, *_COMMAND, *options, f"--results={tmp_path}")
     records = partial(tmp_path.glob, "bench-*.jsonl")
-    wait_for(lambda: any(each.read_bytes().count(b"\n") >= 2 for each in records()), running)
+    wait_for(lambda: any(b'"status":"timed"' in each.read_bytes() for each in records()), running)
     assert running.ended(by=signal.SIGINT).returncode != 0
     record = _record(tmp_path)
     assert record.end is not None and record.end.interrupted

@@ -363,7 +363,7 @@ def test_killed_driver_leaves_no_process_and_a_record_to_go_on_with(
     cases = [row.case.id for row in record.benches]
     assert len(cases) == len(set(cases)) >= 2
     if host_time() is not None:
-        assert record.benches[0].codes == ("busy host",)
+        assert "busy host" in record.benches[0].codes
     assert f"there is no other node that has {kind}" in str(record.problem)
 
 

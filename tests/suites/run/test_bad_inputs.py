@@ -39,7 +39,7 @@ SMALL = f"{OP}-m1-n1-float32-contiguous"
 ONE = f"--kernel row_persistent --case {SMALL}"  # a run of all takes a second to plan
 # As the noxfile has it.
 QUIET = "--no-header --no-summary --tb=short -qq -p no:cacheprovider -p no:logging"
-LONGEST_S = 120  # that a mistake takes to be told; seconds on an idle machine
+LONGEST_S = 600  # that a mistake takes to be told; seconds on an idle machine
 
 _KERNEL = """
 import torch

@@ -84,7 +84,7 @@ def test_thread_of_a_candidate_is_left() -> None:
         lambda: threading.Thread(target=lambda: (stop.wait(), 0), name="own", daemon=True).start(),
         lambda: threading.Thread(target=stop.wait, name="own", daemon=True).start(),
         lambda: threading.Thread(
-            target=functools.partial(time.sleep, 1), name="own", daemon=True
+            target=functools.partial(time.sleep, 60), name="own", daemon=True
         ).start(),
     ]
     try:
