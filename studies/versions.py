@@ -23,10 +23,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from kernel_workbench.kernels.declarations import hint
+from kernel_workbench.kernels.registry import KernelError, all_kernels, resolved
 from kernel_workbench.oracles import OPS
-from kernel_workbench.reports.arguments import CommandLine, quoted
+from kernel_workbench.profiles.peaks import LIMITS, peaks_of_sm
+from kernel_workbench.reports.arguments import CommandLine, quoted, whole_number
 from kernel_workbench.reports.record import CompileRow, Record, read
 from kernel_workbench.suites import ROOT
+from kernel_workbench.suites.compile.cases import GENERATIONS
 
 VERSIONS = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
 _CASES_OF_EACH = 6
@@ -242,7 +246,11 @@ def parser() -> CommandLine:
         help="judge and compile the kernels of this file by --quick; may be repeated",
     )
     line.add_argument(
-        "--sm", type=int, default=90, metavar="N", help="compile for this generation (default: 90)"
+        "--sm",
+        type=whole_number(1, 999),
+        default=90,
+        metavar="N",
+        help="compile for this generation (default: 90)",
     )
     line.add_argument(
         "--cache",
@@ -257,9 +265,30 @@ def parser() -> CommandLine:
     return line
 
 
+def _problem(options: argparse.Namespace) -> str | None:
+    """Return why the options name nothing to try, before a version of 1 GB is installed."""
+    try:
+        for file in options.kernels:
+            resolved(file)
+    except KernelError as error:
+        return str(error)
+    if options.sm not in LIMITS or not peaks_of_sm(options.sm):
+        known = ", ".join(map(str, GENERATIONS))
+        return f"--sm {options.sm}: there is no such generation; there are {known}"
+    names = {kernel.name for kernel in all_kernels()}
+    unknown = [name for name in options.kernel if name not in names and not options.kernels]
+    if unknown:
+        return f"--kernel {quoted(unknown[0])}: there is no such kernel; {hint(unknown[0], names)}"
+    return None
+
+
 def main() -> int:
     """Run every version and print the tables; return 1 if one isn't right."""
-    options = parser().read()
+    line = parser()
+    options = line.read()
+    problem = _problem(options)
+    if problem is not None:
+        line.error(problem)
     kernels = options.kernel or (() if options.kernels else _KERNELS)
     choice = _Chosen(tuple(kernels), tuple(options.kernels), options.sm)
     outcomes = []

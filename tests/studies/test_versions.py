@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -99,3 +100,25 @@ def test_figures_stand_side_by_side() -> None:
     ]
     compiled = list(versions.verdicts(outcomes).columns[-1].cells)
     assert compiled == ["1 of 1", "1 of 1", "1 of 1", "0 of 1", "0 of 0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--kernels no/such.py", "--kernels no/such.py: there is no such file"),
+        ("--sm 77", "--sm 77: there is no such generation; there are 75, 80"),
+        ("--sm x", "--sm: 'x' isn't a whole number from 1 to 999"),
+        ("--kernel flush", "--kernel flush: there is no such kernel; did you mean flash?"),
+    ],
+)
+def test_mistake_is_answered_before_anything_is_installed(
+    words: str, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With status 2 and one sentence."""
+    monkeypatch.setattr(sys, "argv", ["versions", *words.split()])
+    monkeypatch.setattr(versions, "_outcome", pytest.fail)
+    with pytest.raises(SystemExit) as ended:
+        versions.main()
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(sentence)
