@@ -14,7 +14,8 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
 from types import NoneType
@@ -388,9 +389,10 @@ def load_file(path: Path) -> tuple[Kernel, ...]:
         path: a file of Python or JSON.
 
     Raises:
-        FileRaisedError: if the import of the file raises an error; nothing is then registered.
+        FileRaisedError: if the import of the file raises an error.
         KernelError: if the file doesn't exist, isn't Python, registers nothing, or registers a name
-        that is taken; the message is one sentence.
+        that is taken; the message is one sentence. After an error nothing of the file is
+        registered.
     """
     all_kernels()
     before = set(_registered)
@@ -486,18 +488,17 @@ def _imported(path: Path, option: str) -> Path:
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     _loading.append(file)
-    tables: tuple[dict[Any, Any], ...] = (_registered, OPS, _homes)
-    before = [dict(table) for table in tables]
     try:
-        spec.loader.exec_module(module)
-        for value in tuple(vars(module).values()):
-            if isinstance(value, Op):
-                _adopt(value)
-        own = any(kernel.path == str(file) for kernel in _registered.values())
-        if is_problem(vars(module)) and not own and file not in _homes.values():
-            _adopt(op_of_problem(vars(module), file.stem))
-        elif "ModelNew" in vars(module) and not own:
-            _register_solution(vars(module))
+        with _undone_on_error():
+            spec.loader.exec_module(module)
+            for value in tuple(vars(module).values()):
+                if isinstance(value, Op):
+                    _adopt(value)
+            own = any(kernel.path == str(file) for kernel in _registered.values())
+            if is_problem(vars(module)) and not own and file not in _homes.values():
+                _adopt(op_of_problem(vars(module), file.stem))
+            elif "ModelNew" in vars(module) and not own:
+                _register_solution(vars(module))
     except OpError as error:
         raise KernelError(f"{option} {path}: {error}") from error
     except KernelError as error:
@@ -505,9 +506,6 @@ def _imported(path: Path, option: str) -> Path:
     except SyntaxError as error:
         raise KernelError(f"{option} {path}: importing it raised {_where(error, file)}") from error
     except (Exception, SystemExit) as error:
-        for table, content in zip(tables, before, strict=True):
-            table.clear()
-            table.update(content)
         sentence = f"{option} {path}: importing it raised {_where(error, file)}"
         names = kernels_named_in(file)
         listed = f" (its kernels: {', '.join(names)})" if names else ""
@@ -517,6 +515,20 @@ def _imported(path: Path, option: str) -> Path:
     finally:
         _loading.pop()
     return file
+
+
+@contextmanager
+def _undone_on_error() -> Iterator[None]:
+    """Undo all registrations of the block if it raises: a mended file may register them again."""
+    tables: tuple[dict[Any, Any], ...] = (_registered, OPS, _homes)
+    before = [dict(table) for table in tables]
+    try:
+        yield
+    except BaseException:
+        for table, content in zip(tables, before, strict=True):
+            table.clear()
+            table.update(content)
+        raise
 
 
 def _register_solution(content: Mapping[str, Any]) -> None:

@@ -267,6 +267,25 @@ def test_users_file_that_cant_be_loaded_says_why(tmp_path: Path, text: str, sent
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        "raise SystemExit",
+        'kernel("no op", Domain(dtypes=(torch.float32,)))(plain)',
+        "kernel(LAYER_NORM_BACKWARD, Domain(dtype=(torch.float32,)))(plain)",
+    ],
+    ids=["exit", "op", "keyword"],
+)
+def test_users_file_loads_once_its_mistake_is_mended(tmp_path: Path, mistake: str) -> None:
+    """The kernels that it registered before the mistake are undone, whatever the mistake is."""
+    file = tmp_path / "mine.py"
+    file.write_text(f"{_USERS_FILE}\n{mistake}\n")
+    with pytest.raises(KernelError):
+        load_file(file)
+    file.write_text(_USERS_FILE)
+    assert {each.name for each in load_file(file)} == {"one", "two"}
+
+
 @pytest.mark.parametrize("name", ["none.py", "a" * 300 + ".py", "~no-such-user/mine.py"])
 def test_file_that_cant_be_there_is_no_such_file(name: str) -> None:
     """A missing file, a name too long for any file system and a home of nobody's are told alike."""
