@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from kernel_workbench import recording as room
 from kernel_workbench.kernels.layer_norm import rms_norm
-from kernel_workbench.recording import RecordingError, record, recorded_values
+from kernel_workbench.recording import RecordingError, inside, record, recorded_values
 from kernel_workbench.recording.values import ValuesError
 from kernel_workbench.suites.run.user_cases import CasesError, read_cases, skipped_calls
 from kernel_workbench.testing import assert_matches
@@ -318,9 +318,22 @@ def test_program_is_recorded_and_ends_as_it_would(tmp_path: Path) -> None:
     words = ("--function", "mine:norm=rms_norm_forward", "--", sys.executable, "train.py", "--a")
     done = _ran("-m", "kernel_workbench", "record", *words, folder=tmp_path)
     assert (done.returncode, done.stdout) == (7, "['--a']\n"), done.stderr
-    assert "calls.jsonl: 1 calls of 1 cases of 1 ops" in done.stderr
+    assert "calls.jsonl: 1 call of 1 case of 1 op\n" in done.stderr
     weights = _weights(tmp_path / "calls.jsonl")
     assert weights == {"rms_norm_forward-m3-n8-float32-contiguous": 1}
+
+
+def test_python_without_torch_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The program's Python is often another than the command's; exit status 3."""
+    monkeypatch.setattr(sys, "argv", ["inside.py", "{}", "train.py"])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "kernel_workbench.recording", None)
+    with pytest.raises(SystemExit) as ended:
+        inside.main()
+    assert ended.value.code == 3
+    assert capsys.readouterr().err.startswith(f"the program's Python, {sys.executable}, can't")
 
 
 @pytest.mark.parametrize(

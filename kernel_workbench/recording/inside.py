@@ -26,7 +26,8 @@ def main() -> None:
     try:
         from kernel_workbench.recording import RecordingError, record  # noqa: PLC0415
     except ImportError as error:
-        _end(f"the program's Python can't record: {error}; install it there", _SUITE_FAILED)
+        python = f"the program's Python, {sys.executable},"
+        _end(f"{python} can't record: {error}; install it there", _SUITE_FAILED)
     try:
         recorder = record(wanted.pop("path"), **wanted)
     except RecordingError as error:

@@ -26,6 +26,7 @@ from kernel_workbench.recording.recorder import (
 )
 from kernel_workbench.recording.values import ValueSample, values_path, write_values
 from kernel_workbench.recording.views import NoOpError, View
+from kernel_workbench.reports.phrases import count
 
 
 @dataclass
@@ -71,12 +72,15 @@ def _summary(
 ) -> str:
     calls = sum(line.weight for line in cases.values())
     ops = len({line.begins["op"] for line in cases.values()})
-    text = f"{path.name}: {calls:,} calls of {len(cases):,} cases of {ops:,} ops"
+    text = (
+        f"{path.name}: {count(calls, 'call')} of {count(len(cases), 'case')} of {count(ops, 'op')}"
+    )
     if skipped:
         lost = sum(line.weight for line in skipped.values())
-        text += f"; {lost:,} calls have no op, for {len(skipped):,} reasons that the file names"
+        reasons = count(len(skipped), "reason")
+        text += f"; calls without an op: {lost:,}, for {reasons} in the file"
     if samples:
-        text += f"; values of {len(samples):,} calls in {values_path(path).name}"
+        text += f"; values of {count(len(samples), 'call')} in {values_path(path).name}"
     return text
 
 
