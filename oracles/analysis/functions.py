@@ -16,7 +16,13 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
-from kernel_workbench.oracles.analysis.quantities import Combination, Quantity, magnitude, number
+from kernel_workbench.oracles.analysis.quantities import (
+    Combination,
+    Quantity,
+    constant_error,
+    magnitude,
+    number,
+)
 from kernel_workbench.oracles.analysis.rules import (
     EPS_DIVISION,
     EPS_POWER,
@@ -269,10 +275,25 @@ def _copysign(_: Arithmetic, out: Quantity, a: Quantity, b: Quantity | float) ->
 
 @rule("nan_to_num")
 def _finite(
-    _: Arithmetic, out: Quantity, a: Quantity, nan: float = 0.0, *rest: float | None
+    _: Arithmetic,
+    out: Quantity,
+    a: Quantity,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
 ) -> Tensor | None:
-    del out, nan, rest
-    return a.error
+    """The number in the place of an infinity is by default the largest one, of whatever dtype."""
+    special = ~a.value.isfinite()
+    if not bool(special.any()):
+        return a.error
+    error = torch.zeros_like(out.value) if a.error is None else a.error
+    above, below = (math.inf if x is None else _of_constant(x) for x in (posinf, neginf))
+    own = torch.where(a.value > 0, above, torch.where(a.value < 0, below, _of_constant(nan or 0)))
+    return torch.where(special, error.maximum(own), error)
+
+
+def _of_constant(x: float) -> float:
+    return abs(x) * constant_error(x)
 
 
 def _ordered_by(operation: Any) -> Callable[..., object]:  # noqa: ANN401

@@ -102,7 +102,7 @@ def count_sums(graph: Graph) -> int:
         for result in results if isinstance(results, list | tuple) else [results]:
             if not isinstance(result, Tensor):
                 continue
-            rows = node.target == _aten._softmax_backward_data.default  # noqa: SLF001
+            rows = node.target == _aten._softmax_backward_data.default and result.dim()  # noqa: SLF001
             count += result.numel() // (result.shape[node.args[2]] or 1 if rows else 1)
     _, more = trees(graph)
     return count + more
@@ -240,7 +240,7 @@ class Propagation:
             return Pair(constant, error, error)
         value, its_range = next(arguments)
         a = Quantity(value)
-        if self.jumps and value.is_floating_point() and bool((value == 0).any()):
+        if self.jumps and value.is_floating_point():
             a.of_value[ZEROS] = True
         error = None if its_range is None else _flushed(a, *its_range)
         return Pair(value, error, error, a.of_value)
@@ -403,6 +403,11 @@ class Propagation:
         if target in MOVES:
             return target(*_mapped(args, _moved), **_mapped(kwargs, _moved))  # type: ignore[operator]
         outs = [out] if isinstance(out, Quantity) else out
+        if any(output.value.is_complex() for output in outs):
+            raise NoRuleError(
+                f"{self.where(node)}: {function_of(node)} makes complex numbers, which no rule is "
+                "for; write it in real ones"
+            )
         if exact and not any(output.value.is_floating_point() for output in outs):
             return None
         rule_ = RULES.get(target)

@@ -120,7 +120,9 @@ def _add(
     a: Quantity | float,
     b: Quantity | float,
     alpha: float = 1,
-) -> Combination | Tensor:
+) -> Combination | Tensor | None:
+    if out.value.dtype == torch.bool:
+        return _or(arithmetic, out, a, b)
     scaled = abs(alpha) * (0 if is_power_of_two(alpha) else 2 * arithmetic.u)
     absolute = 0.0
     if not isinstance(a, Quantity):
@@ -194,7 +196,9 @@ def keep_zeros(
 @rule("mul")
 def _mul(
     arithmetic: Arithmetic, out: Quantity, a: Quantity | float, b: Quantity | float
-) -> Combination | None:
+) -> Combination | Tensor | None:
+    if out.value.dtype == torch.bool:
+        return _and(arithmetic, out, a, b)
     if not isinstance(a, Quantity):
         a, b = b, a
     assert isinstance(a, Quantity)
@@ -459,10 +463,14 @@ def _pow(
         return _power_of_tensors(arithmetic, out, number(a), number(k))
     if isinstance(k, Quantity):  # a^k = exp(k log a)
         assert not isinstance(a, Quantity)
-        exponent, steep = number(k), abs(math.log(a))
+        exponent = number(k)
+        if not a:  # 0, or infinite, but 1 of an exponent of 0: all kernels have the same
+            unsure = exponent.reach - exponent.size
+            return torch.where(unsure > 0, math.inf, 0.0)
+        steep = abs(math.log(abs(a)))
         off = exponent.size * (steep * 4 * arithmetic.u)
         off = off if exponent.error is None else off.add_(exponent.error, alpha=steep)
-        return arithmetic.rounded(out, off.expm1_().mul_(out.value), EPS_POWER / arithmetic.u)
+        return arithmetic.rounded(out, off.expm1_().mul_(out.size), EPS_POWER / arithmetic.u)
     assert isinstance(a, Quantity)
     if float(k).is_integer() and k >= 0:
         return _whole_power(arithmetic, out, a, int(k))
@@ -756,11 +764,13 @@ def _largest(*errors: Tensor | None) -> Tensor | None:
 
 @rule("eq", "ne", "lt", "le", "gt", "ge")
 def _compare(
-    _: Arithmetic, out: Quantity, a: Quantity | float, b: Quantity | float
+    arithmetic: Arithmetic, out: Quantity, a: Quantity | float, b: Quantity | float
 ) -> Tensor | None:
-    del out
     if all(not isinstance(operand, Quantity) or operand.exact for operand in (a, b)):
         return None  # a constant that fp32 hasn't is taken to be held as it is
+    if a is b:  # only NaN differs from itself
+        assert isinstance(a, Quantity)
+        return _special(arithmetic, out, a)
     x, y = number(a), number(b)
     error, apart = added(x.error, y.error), x.value - y.value
     assert error is not None
@@ -815,8 +825,9 @@ def _decided_by(
     return bound
 
 
-rule("logical_and", "bitwise_and")(_decided_by(False))  # noqa: FBT003
-rule("logical_or", "bitwise_or")(_decided_by(True))  # noqa: FBT003
+_and, _or = _decided_by(False), _decided_by(True)  # noqa: FBT003
+rule("logical_and", "bitwise_and")(_and)
+rule("logical_or", "bitwise_or")(_or)
 rule("logical_xor", "bitwise_xor")(_decided_by(None))
 
 
@@ -849,20 +860,23 @@ def _chosen(mask: Quantity, a: Quantity | float, b: Quantity | float) -> Tensor 
     return error
 
 
+def _of_kind(out: Quantity, error: Tensor | None) -> Tensor | None:
+    """Return an error of numbers, as one of truth values where the result is some."""
+    return error > 0 if error is not None and out.value.dtype == torch.bool else error
+
+
 @rule("where")
 def _where(
     _: Arithmetic, out: Quantity, mask: Quantity, a: Quantity | float, b: Quantity | float
 ) -> Tensor | None:
-    del out
-    return _chosen(mask, a, b)
+    return _of_kind(out, _chosen(mask, a, b))
 
 
 @rule("masked_fill")
 def _masked_fill(
     _: Arithmetic, out: Quantity, a: Quantity, mask: Quantity, b: Quantity | float
 ) -> Tensor | None:
-    del out
-    return _chosen(mask, b, a)
+    return _of_kind(out, _chosen(mask, b, a))
 
 
 @rule("_to_copy")

@@ -167,6 +167,7 @@ _WORKS = {
 }
 # Functions whose gradients are ops too, likewise.
 _GRADIENTS = {
+    "softmax of a number": (_X, 'Float[Tensor, ""]', "return x.sum().softmax(0) * x.sum()"),
     "an index of columns": (f"{_X}, {_I}", 'Float[Tensor, "m m 3"]', "return x[:, i]"),
     "an index of the last axis": (f"{_X}, {_I}", 'Float[Tensor, "m m 3"]', "return x[..., i]"),
     "an index behind a new axis": (
@@ -236,6 +237,12 @@ _REFUSED = {
     "a call without end": (_X, _MN, "return mine(x)", ""),
     "an extreme of nothing": (_X, 'Float[Tensor, "n"]', "return x.amax(0)", "where m is 0"),
     "complex numbers": (_X, _MN, "return torch.fft.fft(x).real", ""),
+    "magnitudes of complex numbers": (
+        _X,
+        'Float[Tensor, "m n//2+1"]',
+        "return torch.fft.rfft(x).abs()",
+        "complex numbers",
+    ),
     "sparse numbers": (_X, _MN, "return x.to_sparse().to_dense()", ""),
     "a convolution": (_X, _MN, "return F.conv1d(x[None], x.new_ones(len(x), len(x), 1))[0]", ""),
     "a string without a default": (f"kind: str, {_X}", _MN, "return x", "kind is a string"),
@@ -321,8 +328,8 @@ def test_function_of_operations_that_have_rules_is_an_op(name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", _GRADIENTS)
-def test_gradient_of_an_index_is_an_op(name: str, tmp_path: Path) -> None:
-    """Whatever axis the index is of, and whatever is beside it."""
+def test_gradient_of_a_function_is_an_op(name: str, tmp_path: Path) -> None:
+    """Whatever axis an index is of, and of a number that has no axis."""
     file = _written(tmp_path, *_GRADIENTS[name])
     file.write_text(file.read_text() + "\ngradients = mine.backward()\n")
     _, loaded = load_ops(file)

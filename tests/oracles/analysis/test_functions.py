@@ -233,3 +233,27 @@ def test_large_whole_number_keeps_its_own_error_as_a_real_one() -> None:
     assert bool((whole.deterministic >= 1).all())
     assert bool((bound.deterministic >= least).all())
     assert bool((bound.deterministic <= 4 * least).all())
+
+
+def test_constant_of_a_pad_and_of_nan_to_num_is_rounded() -> None:
+    """fp32 has no 0.3; the largest number in an infinity's place is any, of whatever dtype."""
+    inputs = {"x": torch.tensor([1.0, math.nan, math.inf, -math.inf])}
+    for function in (
+        lambda x: torch.nn.functional.pad(x[:1], (1, 1), value=0.3),
+        lambda x: x.nan_to_num(0.3, 0.1, -0.7),
+    ):
+        (exact,), (bound,) = truth(function, inputs), bounds(function, inputs, Numerics(), _SINGLE)
+        error = (exact.float().double() - exact).abs()
+        assert bool((error <= bound.deterministic).all())
+        assert float(bound.deterministic.max()) < 1e-7
+    (bound,) = bounds(torch.nan_to_num, {"input": inputs["x"]}, Numerics(), _SINGLE)
+    assert bound.deterministic.tolist() == [0, 0, math.inf, math.inf]
+
+
+def test_power_of_a_number_that_is_not_above_0_has_a_bound() -> None:
+    """0 to a power is 0 or 1, and a negative number's power is as far off as its magnitude's."""
+    k = torch.tensor([0, 1, 2, 3])
+    (of_zero,) = bounds(lambda k: 0.0**k, {"k": k}, Numerics(), _SINGLE)
+    assert not bool(of_zero.deterministic.any())
+    sides = [bounds(lambda k, a=a: a**k, {"k": k}, Numerics(), _SINGLE)[0] for a in (-2.0, 2.0)]
+    assert torch.equal(*(bound.deterministic for bound in sides))

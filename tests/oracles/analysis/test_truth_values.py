@@ -42,6 +42,7 @@ OF_ZEROS: dict[str, Callable[[Tensor], Tensor]] = {
     "a product of matrices": lambda x: x.view(3, 2) @ (x * 0.5).view(2, 3) > 0,
     "a cast": lambda x: rounds(x * 2.5, "", torch.bfloat16) > 0,
     "the negation of a number": lambda x: torch.logical_not(x * 1.1),
+    "a multiple of what is no less than 0": lambda x: x.relu() * 2.5 > 0,
     "a number and a truth value": lambda x: torch.logical_and(x * 1.1, _K),
 }
 
@@ -71,6 +72,18 @@ def test_connective_is_open_where_the_other_truth_value_leaves_it_so() -> None:
     assert _of(lambda x: _K | _open(x)) == [0, 0, 1, 0, 1, 0]
     assert _of(lambda x: _K ^ _open(x)) == [0, 0, 1, 1, 1, 1]
     assert _of(lambda x: ~_open(x)) == [0, 0, 1, 1, 1, 1]
+
+
+def test_truth_values_as_factors_and_choices_are_open_where_they_differ() -> None:
+    """Their product is "and", and of a choice that open one counts which is chosen."""
+    assert _of(lambda x: _open(x) * _K) == [0, 0, 0, 1, 0, 1]
+    assert _of(lambda x: torch.where(_K, _open(x), x > 1) & (x < 2)) == [0, 0, 0, 1, 0, 1]
+
+
+def test_number_is_equal_to_itself_whatever_its_error() -> None:
+    """But for NaN: so a mean of those that are numbers divides by the number of them."""
+    assert not any(_of(lambda x: (y := x * 1.1) != y))
+    assert max(_of(lambda x: (x * 1.1).nanmean(), torch.float32)) < 1e-5
 
 
 def test_row_that_an_exact_truth_value_decides_is_exact() -> None:
