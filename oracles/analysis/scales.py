@@ -63,8 +63,8 @@ def _mul(out: Tensor, a: Any, b: Any) -> Tensor:  # noqa: ANN401
 
 
 @_of("div")
-def _div(out: Tensor, a: Any, b: Any) -> Tensor:  # noqa: ANN401
-    del out
+def _div(out: Tensor, a: Any, b: Any, rounding_mode: str | None = None) -> Tensor:  # noqa: ANN401
+    del out, rounding_mode
     result: Tensor = _size(a) / _size(b)
     return result
 

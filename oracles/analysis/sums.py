@@ -264,6 +264,7 @@ def _open_index(
 ) -> Tensor | None:
     """The error of an index of an extreme: whoever uses it is told where another may be it."""
     side = 1 if function is torch.amax else -1
+    a = number(a)  # of truth values there are no differences
     value, error = side * a.value, a.error
     assert error is not None
     least = (value - error).amax(axes, keepdim=True)

@@ -257,3 +257,26 @@ def test_power_of_a_number_that_is_not_above_0_has_a_bound() -> None:
     assert not bool(of_zero.deterministic.any())
     sides = [bounds(lambda k, a=a: a**k, {"k": k}, Numerics(), _SINGLE)[0] for a in (-2.0, 2.0)]
     assert torch.equal(*(bound.deterministic for bound in sides))
+
+
+def test_quotient_that_is_rounded_by_a_mode_has_a_size() -> None:
+    """Where its divisor may be 0 and the bound says nothing, the size of its terms is asked for."""
+    x = torch.tensor([[0.0, 1.0, 2.0], [math.inf, 1.0, 0.0]])
+    for mode in ("floor", "trunc"):
+
+        def reference(x: Tensor, mode: str = mode) -> Tensor:
+            return torch.div(x * 7.3, x.flip(0) * 1.1, rounding_mode=mode)
+
+        (bound,) = bounds(reference, {"x": x}, Numerics(), _SINGLE)
+        assert float(bound.deterministic[0, 1]) <= 1
+
+
+def test_extreme_of_truth_values_is_followed() -> None:
+    """Its index is any one of those that may be True."""
+    x = torch.tensor([[1.0, 2.0, -3.0], [0.5, 0.1, 0.7]])
+
+    def reference(x: Tensor) -> Tensor:
+        return (x * 1.1 - x * 1.1 > 0).max(-1).values
+
+    (bound,) = bounds(reference, {"x": x}, Numerics(), [torch.bool])
+    assert bound.deterministic.tolist() == [1, 1]
