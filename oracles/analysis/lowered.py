@@ -1,4 +1,4 @@
-"""Operations for which torch has no decomposition, written in operations that have rules."""
+"""Operations written in operations that have rules, where torch has no such decomposition."""
 
 from __future__ import annotations
 
@@ -88,10 +88,25 @@ def _addbmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 
     return torch.add(c if beta == 1 else c * beta, product, alpha=alpha)
 
 
+def _hardsigmoid(x: Tensor) -> Tensor:
+    """Write it as torch's documentation does, x / 6 + 1 / 2, whose roundings are large near -3.
+
+    The half is added in three parts: as many roundings has (x + 3) (1 / 6), where they are larger.
+    """
+    return (x / 6 + 0.25 + 0.125 + 0.125).clamp(0, 1)
+
+
+def _hardswish(x: Tensor) -> Tensor:
+    """Write it with the roundings of x clamp(x + 3, 0, 6) / 6 as well."""
+    return x * (6 * _hardsigmoid(x)) / 6
+
+
 LOWERED: dict[Any, Callable[..., Any]] = {
     _aten.convolution_backward.default: _of_convolution,
     _aten.softshrink_backward.default: _of_shrink,
     _aten.hardshrink_backward.default: _of_shrink,
     _aten.addbmm.default: _addbmm,
+    _aten.hardsigmoid.default: _hardsigmoid,
+    _aten.hardswish.default: _hardswish,
 }
 """Functions that stand for operations of aten's."""

@@ -23,6 +23,12 @@ from kernel_workbench.oracles.analysis import (  # noqa: F401  # they register r
 )
 from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
 from kernel_workbench.oracles.analysis.chains import AdditionTree, terms_of, trees
+from kernel_workbench.oracles.analysis.distributed import (
+    PARTS,
+    distributing,
+    parts_of,
+    with_parts,
+)
 from kernel_workbench.oracles.analysis.places import BY_INDEX, MADE, MOVES, VIEWS, of_constants
 from kernel_workbench.oracles.analysis.quantities import Combination, Quantity, added_up
 from kernel_workbench.oracles.analysis.rules import (
@@ -172,6 +178,7 @@ class Propagation:
     ranges: of each placeholder, as `range_of` has it; None where nothing is flushed.
     where: the line that a node comes from.
     joined: the nodes whose terms a later addition takes in.
+    distributing: the nodes whose parts are needed, and whether each rounds them (distributed.py).
     jumps: whether some operation makes a large difference of a small one, as a comparison with 0.
     """
 
@@ -181,11 +188,13 @@ class Propagation:
     likely: Arithmetic | None
     where: Callable[[Node], str]
     joined: frozenset[Node] = field(init=False)
+    distributing: dict[Node, bool] = field(init=False)
     jumps: bool = field(init=False)
 
     def __post_init__(self) -> None:
         """Find the additions that follow each other."""
         object.__setattr__(self, "joined", trees(self.graph)[0])
+        object.__setattr__(self, "distributing", distributing(self.graph))
         object.__setattr__(self, "jumps", any(map(_jumps, self.graph.nodes)))
 
     def __call__(
@@ -346,6 +355,8 @@ class Propagation:
                     knowns[id(pair)] = pair.with_error(pair.likely)
             errors.append(error(self.likely))
             operands.append(list(knowns.values()))
+        if node in self.distributing and isinstance(out, Quantity):
+            errors = self._distributed(node, out, errors, args, kwargs)
         _forget(out, operands)
         if isinstance(out, Quantity):
             _hand_on(out, pairs, moves=target in MOVES)
@@ -364,6 +375,23 @@ class Propagation:
             Pair(part.value, several[0][place], several[-1][place], part.of_value)
             for place, part in enumerate(out)
         ]
+
+    def _distributed(
+        self,
+        node: Node,
+        out: Quantity,
+        errors: list[Error],
+        args: Any,  # noqa: ANN401
+        kwargs: Any,  # noqa: ANN401
+    ) -> list[Error]:
+        """Return the errors with the roundings of a product that is distributed over a sum."""
+        parts = parts_of(node, args, kwargs)
+        if parts is None:
+            return errors
+        out.of_value[PARTS] = parts
+        if not self.distributing[node]:
+            return errors
+        return [with_parts(error, self.sure.u, parts) for error in errors]
 
     def _terms(self, node: Node, args: Any, kwargs: Any) -> AdditionTree | None:  # noqa: ANN401
         """Return what the result adds up, by `Pair` for arguments; None where it is no tree."""

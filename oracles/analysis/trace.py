@@ -320,7 +320,7 @@ _LOWERED = (
     *(_aten.silu, _aten.silu_backward, _aten.gelu, _aten.gelu_backward, _aten.sigmoid_backward),
     *(_aten.tanh_backward, _aten.threshold_backward, _aten.softplus, _aten.softplus_backward),
     *(_aten.leaky_relu, _aten.leaky_relu_backward, _aten.elu, _aten.elu_backward),
-    *(_aten.hardtanh, _aten.hardtanh_backward, _aten.hardswish, _aten.hardsigmoid, _aten.mish),
+    *(_aten.hardtanh, _aten.hardtanh_backward, _aten.mish),
     *(_aten.log_sigmoid_forward, _aten.log_sigmoid_backward, _aten.glu, _aten.glu_backward),
     *(_aten.native_layer_norm, _aten.native_layer_norm_backward, _aten.native_group_norm),
     *(_aten._fused_rms_norm, _aten._fused_rms_norm_backward),  # noqa: SLF001  # torch's own names
