@@ -170,9 +170,8 @@ def test_results_that_are_no_tensors_and_complex_numbers_are_refused() -> None:
     returned: list[tuple[Callable[..., Any], str]] = [
         (lambda x: {"y": x}, "returns the type dict; return a tensor, or a tuple of tensors"),
         (lambda x: x.stride(), "returns the type int"),
+        (lambda x: [x, x], "returns the type list"),
     ]
-    pair: Callable[..., Any] = lambda x: [x, x]  # noqa: E731
-    assert_matches([x, x], reference=pair, x=x)
     for function, sentence in returned:
         with pytest.raises(OpError, match=sentence):
             assert_matches(x, reference=function, x=x)
@@ -207,6 +206,19 @@ def test_a_number_that_overflows_on_the_way_is_no_failure(
     small = x * 1e-38
     with pytest.raises(AssertionError, match="non-finite values"):
         assert_matches(output, reference=function, x=small)
+
+
+def test_rms_norm_without_eps_has_that_of_fp32() -> None:
+    """The truth had that of float64: rows near zero were wrong in every kernel."""
+    x = 1e-3 * torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
+    for dtype in (torch.float32, torch.bfloat16):
+        kernel_input = x.to(dtype)
+        output = torch.nn.functional.rms_norm(kernel_input, (32,))
+        assert_matches(output, reference=torch.nn.RMSNorm(32), x=kernel_input)
+        assert_matches(output, lambda x: torch.rms_norm(x, (32,), None, None), x=kernel_input)
+    exact = torch.nn.functional.rms_norm(x, (32,), None, 1e-16)
+    with pytest.raises(AssertionError, match="bound"):
+        assert_matches(exact, reference=torch.nn.RMSNorm(32), x=x)
 
 
 def test_the_end_of_another_dtype_is_no_failure() -> None:

@@ -133,6 +133,11 @@ def attention_by_operations() -> AbstractContextManager[None]:
     return sdpa_kernel(SDPBackend.MATH)
 
 
+# Without eps they take that of fp32 in every dtype up to fp32, and in float64 would take another.
+_RMS_NORMS = {torch.nn.functional.rms_norm, torch.rms_norm}
+_EPS_OF_RMS_NORM = torch.finfo(torch.float32).eps
+
+
 class Precision(TorchFunctionMode):
     """Floating-point tensors are made and kept in one dtype, whatever a reference asks for.
 
@@ -177,6 +182,8 @@ class Precision(TorchFunctionMode):
             return rounds(args[0].to(self.dtype), "", _HALVES[func])
         if func in {Tensor.float, Tensor.double}:
             return args[0].to(self.dtype)
+        if func in _RMS_NORMS and (*args, *[None] * 4)[3] is None and named.get("eps") is None:
+            args, named["eps"] = args[:3], _EPS_OF_RMS_NORM
         if func in _CONVERSIONS:
             marked = [argument for argument in (*args[1:], *named.values()) if argument in _MARKED]
             if marked:
@@ -312,7 +319,7 @@ def run(
     """
     with made_in(dtype), Precision(dtype):
         result = reference(**{**inputs, **tensors_of(inputs, dtype)})
-    return tuple(result) if isinstance(result, tuple | list) else (result,)
+    return result if isinstance(result, tuple) else (result,)
 
 
 # What is lowered: compositions of operations that have rules. Softmax and its like have their own.
