@@ -273,8 +273,8 @@ def _problem(options: argparse.Namespace) -> str | None:
     except KernelError as error:
         return str(error)
     if options.sm not in LIMITS or not peaks_of_sm(options.sm):
-        known = ", ".join(map(str, GENERATIONS))
-        return f"--sm {options.sm}: there is no such generation; there are {known}"
+        generations = ", ".join(map(str, GENERATIONS))
+        return f"--sm {options.sm}: there is no such generation; there are {generations}"
     names = {kernel.name for kernel in all_kernels()}
     unknown = [name for name in options.kernel if name not in names and not options.kernels]
     if unknown:

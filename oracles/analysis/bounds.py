@@ -400,9 +400,9 @@ def _with_power(sure: Tensor, likely: Tensor | None, powerless: Tensor | None) -
     sum that overflows may be inf - inf.
     """
     unknown = sure.isinf()
-    known = unknown & likely.isfinite() if likely is not None else torch.zeros_like(unknown)
-    if bool(known.any()):
-        return Bound(sure.masked_fill(known, LARGEST), likely, powerless)
+    probable = unknown & likely.isfinite() if likely is not None else torch.zeros_like(unknown)
+    if bool(probable.any()):
+        return Bound(sure.masked_fill(probable, LARGEST), likely, powerless)
     if not unknown.numel() or not bool(unknown.all()):
         return Bound(sure, likely, powerless)
     return Bound(sure.masked_fill(unknown, LARGEST), likely, powerless, or_nan=unknown)

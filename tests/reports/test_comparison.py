@@ -192,7 +192,7 @@ def test_records_of_two_protocols_are_refused(tmp_path: Path) -> None:
 
 def test_records_of_different_suites_are_refused(tmp_path: Path) -> None:
     """A record of bench and one of profile hold nothing that compares."""
-    with pytest.raises(RecordError, match="name two of one suite"):
+    with pytest.raises(RecordError, match="needs two records of one suite"):
         compared(tmp_path, (header(), [bench_row()]), (header("profile"), [profile_row()]))
 
 

@@ -179,7 +179,7 @@ def test_file_that_is_no_record_is_refused(tmp_path: Path, content: bytes, words
 def test_missing_file_and_folder_are_refused(tmp_path: Path) -> None:
     """The message of a missing file says how to make a record."""
     assert "`accuracy` makes" in refusal(tmp_path / "none.jsonl")
-    assert "can't be read" in refusal(tmp_path)
+    assert "it is a folder; name a record in it" in refusal(tmp_path)
 
 
 def test_newer_schema_is_refused_before_its_fields_are_judged(small: Path) -> None:
