@@ -145,8 +145,14 @@ def shown(text: object) -> str:
 
 
 def cut(text: str, longest: int = LONGEST) -> str:
-    """Return `text` shown literally, cut where no name is as long."""
-    if len(text) <= longest:
+    """Return `text` shown literally, cut where no name is as long.
+
+    A text that is longer by up to a quarter is whole: what it loses may be the advice at its end.
+
+    >>> cut("a sentence", 8), cut("a sentence", 4)
+    ('a sentence', 'a se... (6 more characters)')
+    """
+    if len(text) <= longest + longest // 4:
         return shown(text)
     return f"{shown(text[:longest])}... ({len(text) - longest:,} more characters)"
 
