@@ -4,8 +4,8 @@ Libraries compute a normalisation (x - m) s + b so, with s and b - m s computed 
 channel or row, and some compute lerp as (1 - w) a + w b. Each product of an addend is rounded by
 itself then, and so is the sum of three numbers, in any order: these roundings count by the addends'
 magnitudes, where those of the function as it is documented count by the magnitude of the
-difference. Only PyTorch's functions of these names are taken apart: in a formula that a user
-writes, x - m is exact where x is near m, and a kernel that loses that is another one.
+difference. Only PyTorch's functions of these names are taken apart. In a formula that a user
+writes, x - m is exact where x is near m; a kernel that rounds x s and m s apart loses that.
 
 The parts of a number are the sum of these magnitudes. An addition begins them, views and factors
 change them as they change the number, and a product adds a rounding of the parts to the error.
@@ -94,7 +94,7 @@ def parts_of(node: Node, args: Any, kwargs: Mapping[str, Any]) -> Tensor | None:
         result = _size(first) + _size(args[1]) * alpha
         return result if isinstance(result, Tensor) else None
     if target in VIEWS:
-        parts = first.of_value.get(PARTS)
+        parts = _parts(first)
         return None if parts is None else target(parts, *args[1:], **kwargs)  # type: ignore[operator]
     if kwargs.get("rounding_mode") is not None:
         return None

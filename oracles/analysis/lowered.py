@@ -91,7 +91,7 @@ def _addbmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 
 def _hardsigmoid(x: Tensor) -> Tensor:
     """Write it as torch's documentation does, x / 6 + 1 / 2, whose roundings are large near -3.
 
-    The half is added in three parts: as many roundings has (x + 3) (1 / 6), where they are larger.
+    The half is added in three parts, because (x + 3) (1 / 6) has as many roundings.
     """
     return (x / 6 + 0.25 + 0.125 + 0.125).clamp(0, 1)
 

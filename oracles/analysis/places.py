@@ -85,11 +85,11 @@ def _zero(like: Quantity) -> Tensor:
 def _pad(
     _: Arithmetic, out: Quantity, a: Quantity, pad: Sequence[int], value: float = 0
 ) -> Tensor | None:
+    del out
     own = abs(value) * constant_error(value)
     if a.error is None and not own:
         return None
     result: Tensor = _aten.constant_pad_nd(_zero(a) if a.error is None else a.error, pad, own)
-    del out
     return result
 
 

@@ -133,7 +133,7 @@ def attention_by_operations() -> AbstractContextManager[None]:
     return sdpa_kernel(SDPBackend.MATH)
 
 
-# Without eps they take that of fp32 in every dtype up to fp32, and in float64 would take another.
+# Without eps these functions use fp32's eps up to fp32; float64, the truth's dtype, has another.
 _RMS_NORMS = {torch.nn.functional.rms_norm, torch.rms_norm}
 _EPS_OF_RMS_NORM = torch.finfo(torch.float32).eps
 
