@@ -433,8 +433,8 @@ class Propagation:
         outs = [out] if isinstance(out, Quantity) else out
         if any(output.value.is_complex() for output in outs):
             raise NoRuleError(
-                f"{self.where(node)}: {function_of(node)} makes complex numbers, which no rule is "
-                "for; write it in real ones"
+                f"{self.where(node)}: it computes with complex numbers ({function_of(node)}), "
+                "where errors can't be followed; write it in real numbers"
             )
         if exact and not any(output.value.is_floating_point() for output in outs):
             return None

@@ -83,11 +83,6 @@ class _Watch(TorchDispatchMode):
                 if name is not None:
                     self._refuse(f"it changes its argument {name}; compute a new tensor")
         result = func(*args, **(kwargs or {}))
-        if any(isinstance(leaf, Tensor) and leaf.is_complex() for leaf in tree_leaves(result)):
-            self._refuse(
-                f"it computes with complex numbers ({self._called(func)}), where errors can't be "
-                "followed; write it in real numbers"
-            )
         if is_whole:
             self.whole |= {id(leaf): leaf for leaf in tree_leaves(result) if _is_whole(leaf)}
         return result
