@@ -8,6 +8,9 @@ process of its own. Results go to FILE.jsonl, from which a run goes on.
 
 --limit S: seconds that a file may take (default 120).
 --dtype NAME: problems in this dtype; PyTorch computes in fp32, and its result is rounded to it.
+--device cuda: inputs, PyTorch's result, truths and bounds on a GPU, products without TF32.
+--own-sizes: a problem at the sizes of its own example inputs, not at the smallest ones.
+--part K/N: only every N-th file, from the K-th on: N processes share the work, each with its FILE.
 --kept: write the page of the results that FILE.jsonl has, and read no file.
 """
 
@@ -23,7 +26,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -121,13 +124,25 @@ def _op_of(file: Path) -> ReferenceOp:
     return op
 
 
-def _read(file: Path, dtype: torch.dtype | None) -> dict[str, Any]:
-    """Read a file, and hold PyTorch's result to its bound on the smallest case.
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """On what a file's function is tried.
 
-    Args:
-        file: a problem or a definition.
+    Attributes:
         dtype: the dtype of a problem's floating-point tensors; None takes the file's own.
+        device: where the inputs are, and everything that is computed from them.
+        at_own_sizes: a problem is tried at the sizes of its example inputs.
     """
+
+    dtype: torch.dtype | None
+    device: torch.device
+    at_own_sizes: bool
+
+
+def _read(file: Path, trial: _Trial) -> dict[str, Any]:
+    """Read a problem or a definition, and hold PyTorch's result to its bound."""
+    dtype = trial.dtype
+    torch.backends.cudnn.allow_tf32 = False  # PyTorch's default for convolutions is True
     try:
         op = _op_of(file)
         reference = op.reference
@@ -135,19 +150,22 @@ def _read(file: Path, dtype: torch.dtype | None) -> dict[str, Any]:
         if dtype is not None:
             dtypes = dtype, dtype
         arrays = reference.signature.arrays
-        is_large = sum(math.prod(array.shape(sizes)) for array in arrays) > _MOST_ELEMENTS
-        if is_large:
-            reference = reference.at_smaller_constants()
-        case = case_of(op.name, sizes, dtypes, "ci")
-        inputs = reference.inputs(case, torch.device("cpu"))
+        if trial.at_own_sizes:
+            case = replace(op.workloads.anchors[0], dtype=dtypes[0], weight_dtype=dtypes[1])
+        else:
+            if sum(math.prod(array.shape(sizes)) for array in arrays) > _MOST_ELEMENTS:
+                reference = reference.at_smaller_constants()
+            case = case_of(op.name, sizes, dtypes, "ci")
+        inputs = reference.inputs(case, trial.device)
         truth = reference.oracle(case, inputs)
         bound = reference.bound(case, inputs, truth, Numerics())
         if file.suffix == ".json":
             got = reference.emulate(case, inputs, Numerics())
         else:
             got = dict(zip(op.outputs, _in_fp32(reference, inputs, dtype), strict=True))
-    except (KernelError, OpError, MemoryError) as error:
-        is_large = isinstance(error, MemoryError) or "allocate memory" in str(error)
+    except (KernelError, OpError, MemoryError, torch.OutOfMemoryError) as error:
+        is_out = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        is_large = is_out or "allocate memory" in str(error)
         return {"state": "not done" if is_large else "refused", "told": str(error)}
     except Exception as error:  # noqa: BLE001  # of a file of others
         return {"state": "crashed", "told": f"{type(error).__name__}: {error}"}
@@ -220,25 +238,32 @@ def answered_apart(work: Callable[[], Mapping[str, Any]], limit: float) -> dict[
     return {**(json.loads(text) if text else {}), "s": round(time.perf_counter() - started, 1)}
 
 
-def _apart(file: Path, limit: float, dtype: torch.dtype | None) -> dict[str, Any]:
+def _apart(file: Path, limit: float, trial: _Trial) -> dict[str, Any]:
     """Read a file in a process of its own, which is ended at the limit."""
-    answer = answered_apart(partial(_read, file, dtype), limit)
+    answer = answered_apart(partial(_read, file, trial), limit)
     return {"file": str(file), "state": "not done", **answer}
 
 
 def _measured(
-    folders: list[Path], kept: Path, limit: float, dtype: torch.dtype | None, *, reads: bool
+    folders: list[Path],
+    kept: Path,
+    limit: float,
+    trial: _Trial,
+    part: tuple[int, int],
+    *,
+    reads: bool,
 ) -> Iterator[dict[str, Any]]:
     """Yield a row of each file; where none is read, of those that have a result."""
     lines = kept.read_text().splitlines() if kept.exists() else []
     existing = {item["file"]: item for item in map(json.loads, lines)}
     for folder in folders:
-        files = sorted((*folder.glob("*.py"), *folder.glob("*.json")))
+        own, parts = part
+        files = sorted((*folder.glob("*.py"), *folder.glob("*.json")))[own - 1 :: parts]
         for place, file in enumerate(files, 1):
             if str(file) not in existing and not reads:
                 continue
             if str(file) not in existing:
-                existing[str(file)] = _apart(file, limit, dtype)
+                existing[str(file)] = _apart(file, limit, trial)
                 with kept.open("a") as results:
                     results.write(json.dumps(existing[str(file)]) + "\n")
                 print(f"{place} of {len(files)}: {file.name}: {existing[str(file)]['state']}")
@@ -286,6 +311,14 @@ def _load_tracing() -> None:
     analysis.bounds(torch.sigmoid, {"input": torch.ones(1)}, Numerics(), (torch.float32,))
 
 
+def _part(text: str) -> tuple[int, int]:
+    """Return K and N of K/N. Raises ValueError."""
+    own, parts = (int(number) for number in text.split("/"))
+    if not 1 <= own <= parts:
+        raise ValueError(text)
+    return own, parts
+
+
 def main() -> int:
     """Write the page."""
     options = CommandLine(prog="python -m studies.any_op", description=__doc__)
@@ -294,13 +327,19 @@ def main() -> int:
     options.add_argument("--limit", type=number(1, 3600), default=120.0, metavar="S")
     options.add_argument("--kept", action="store_true")
     options.add_argument("--dtype", choices=("float16", "bfloat16"), metavar="NAME")
+    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options.add_argument("--own-sizes", action="store_true")
+    options.add_argument("--part", type=_part, default=(1, 1), metavar="K/N")
     options_typed = options.read()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     _load_tracing()
     kept = options_typed.write.with_suffix(".jsonl")
     dtype = getattr(torch, options_typed.dtype) if options_typed.dtype else None
-    measured = partial(_measured, options_typed.folders, kept, options_typed.limit, dtype)
+    trial = _Trial(dtype, torch.device(options_typed.device), options_typed.own_sizes)
+    measured = partial(
+        _measured, options_typed.folders, kept, options_typed.limit, trial, options_typed.part
+    )
     rows = list(measured(reads=not options_typed.kept))
     parts = [HEAD, operations_text(), *([_table(rows, joined=options_typed.kept)] if rows else [])]
     options_typed.write.write_text("\n".join(parts), encoding="utf-8")

@@ -174,8 +174,9 @@ def forward_kernel(
             key = tile * N + tl.arange(0, N)
             v = matrix(v_ptr, key, vn, limit, vd, d_v, WIDE, V)
             if FORM == "sum":
+                # Not p[:, :, None] * v[None] over axis 1, which Triton turns into a dot in TF32.
                 p = p.to(v.dtype).to(tl.float32)
-                acc += tl.sum(p[:, :, None] * v.to(tl.float32)[None, :, :], 1)
+                acc += tl.sum(p[:, None, :] * tl.trans(v.to(tl.float32))[None, :, :], 2)
             else:
                 acc = tl.dot(p.to(v.dtype), v, acc, input_precision="ieee")
 
