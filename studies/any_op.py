@@ -333,7 +333,8 @@ def main() -> int:
     options_typed = options.read()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    _load_tracing()
+    if options_typed.device == "cpu":  # a process that has met CUDA can't be forked
+        _load_tracing()
     kept = options_typed.write.with_suffix(".jsonl")
     dtype = getattr(torch, options_typed.dtype) if options_typed.dtype else None
     trial = _Trial(dtype, torch.device(options_typed.device), options_typed.own_sizes)

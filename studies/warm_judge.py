@@ -77,6 +77,7 @@ def _measure(
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         seconds.append(time.perf_counter() - begin)
         processor.append(_of_run(server.pid, tree) - spent + _clients() - clients)
+        print(f"edit {number}: {seconds[-1]:.2f} s", flush=True)
         if server.poll() is not None:
             print(f"edit {number}: the server has ended with status {server.returncode}")
             return 1

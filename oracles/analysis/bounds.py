@@ -119,6 +119,7 @@ def bounds(
     out_dtypes: Sequence[torch.dtype],
     *,
     results: int | None = None,
+    with_replays: bool = True,
 ) -> tuple[Bound, ...]:
     """Return how far a kernel with these numerics may be from the truth, output by output.
 
@@ -128,6 +129,8 @@ def bounds(
         numerics: the arithmetic that the kernel declares.
         out_dtypes: the dtype of each output.
         results: how many numbers the probable form holds for together; None counts the sums.
+        with_replays: run the reference again with random roundings where the bounds that follow
+            operation by operation are loose. Without, such bounds stay loose.
 
     Returns:
         A bound for each output, in float64 and in the output's shape.
@@ -168,7 +171,7 @@ def bounds(
                 large.append(node)
         sizes = scales(graph.graph, constants, values, kept, large) if large else {}
         shown: list[Tensor] | None = None
-        if any(many for _, many in suspects) and not decided:
+        if with_replays and any(many for _, many in suspects) and not decided:
             shown = spread(walk, constants, values)
         results_, last_dtypes = [], []
         for index, (pair, dtype, node) in enumerate(zip(pairs, out_dtypes, nodes, strict=True)):
@@ -190,7 +193,7 @@ def bounds(
             for index, pair in enumerate(pairs)
         ]
         wanted = any(loose) or any(bound.powerless is not None for bound in results_)
-        wanted &= likely is not None and not decided
+        wanted &= with_replays and likely is not None and not decided
         varying = errors(walk, constants, values) if wanted else None
         if varying is None:
             return tuple(results_)
