@@ -41,6 +41,7 @@ from kernel_workbench.oracles.analysis.trace import (
     line_of,
     made_in,
     run,
+    stored_by,
     tensors_of,
     trace,
 )
@@ -142,7 +143,7 @@ def bounds(
     walk = _walk(graph, reference, inputs, numerics, results)
     sure, likely = walk.sure, walk.likely
     values = tuple(map(tensors_of(inputs, torch.float64).__getitem__, graph.meta["names"]))
-    constants = _constants(graph)
+    constants = stored_by(graph)
     with torch.no_grad(), made_in(torch.float64):
         kept: dict[Node, Tensor] = {}
         nodes = output_nodes(graph.graph)
@@ -228,14 +229,6 @@ def _undecided(node: Node) -> Bound:
     """Return the bound of an output where a kernel may go another way: it says nothing."""
     widest = torch.full(node.meta["val"].shape, LARGEST, dtype=torch.float64)
     return Bound(widest, None, torch.ones((), dtype=torch.bool))
-
-
-def _constants(graph: GraphModule) -> dict[str, Tensor]:
-    """Return the tensors that a graph stores, by name."""
-    tensors = {**dict(graph.named_buffers()), **dict(graph.named_parameters())}
-    return tensors | {
-        name: value for name, value in vars(graph).items() if isinstance(value, Tensor)
-    }
 
 
 def _of_choice(

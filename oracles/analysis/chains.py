@@ -249,7 +249,7 @@ def _joined(a: AdditionTree, b: AdditionTree, times: float, shape: torch.Size) -
         summed=summed,
         varies=summed and all(item.varies for item in (a, b) if item.summed),
     )
-    return result.after(lambda x: x.expand(shape))
+    return result.after(lambda x: x.to(result.size.device).expand(shape))
 
 
 def _scaled(a: AdditionTree, by: float, *, divides: bool = False) -> AdditionTree:

@@ -224,7 +224,7 @@ class Combination:
                 add = partial(torch.addcmul, result.to(device), coefficient, term.size)
             else:
                 add = partial(torch.add, result, term.size, alpha=coefficient)
-            result, mine = add(out=result) if mine else add(), True
+            result, mine = add(out=result) if mine else add().to(device), True
             if result.shape != shape:
                 result = result.expand(shape).contiguous()
         return result.to(device).expand(shape)

@@ -28,7 +28,7 @@ from torch.fx.node import has_side_effect
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from kernel_workbench.oracles.analysis.lowered import LOWERED
 
@@ -368,6 +368,9 @@ _by_values: set[object] = set()
 def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
     """Return the reference in float64 as a graph of aten operations of the tensors in `inputs`.
 
+    It is traced on the CPU, where operations are the same on every machine: a GPU has fused ones of
+    its own, as of cuDNN. What the graph creates is on the device of the inputs.
+
     Where it does what depends on whole numbers' values, as on where pages lie, the graph is of
     these, and of the other tensors alone: `meta["names"]`. It is kept for other inputs of the same
     shapes: to make one takes longer than a small case.
@@ -379,6 +382,8 @@ def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
         for input_ in inputs.values()
     )
     key: tuple[object, ...] = reference, tuple(inputs), *forms
+    tensors = [input_ for input_ in inputs.values() if isinstance(input_, Tensor)]
+    device = next((input_.device for input_ in tensors if input_.device.type != "cpu"), None)
     whole = {
         name: input_
         for name, input_ in inputs.items()
@@ -399,8 +404,35 @@ def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
             except NoRuleError:
                 if not goes_by_values(reference):
                     raise
-                return _traced(reference, inputs, frozenset(whole), by_values=True)
-    return _kept[key]
+                graph = _traced(reference, inputs, frozenset(whole), by_values=True)
+                return graph if device is None else _moved(graph, device)
+    if device is None:
+        return _kept[key]
+    if (key, device) not in _kept:
+        _keep_graph((key, device), _moved(_kept[key], device))
+    return _kept[key, device]
+
+
+def _moved(graph: GraphModule, device: torch.device) -> GraphModule:
+    """Return a copy of a graph that is on another device, with what it stores and creates."""
+    result, copies = Graph(), dict[Node, Node]()
+    result.output(result.graph_copy(graph.graph, copies))
+    for node in result.nodes:
+        node.args = tuple(device if isinstance(x, torch.device) else x for x in node.args)
+        if node.kwargs.get("device") is not None:
+            node.kwargs = {**node.kwargs, "device": device}
+    stored = {name: tensor.to(device) for name, tensor in stored_by(graph).items()}
+    moved = GraphModule(stored, result)
+    moved.meta.update(graph.meta)
+    return moved
+
+
+def stored_by(graph: GraphModule) -> dict[str, Tensor]:
+    """Return the tensors that a graph stores, by name."""
+    tensors = {**dict(graph.named_buffers()), **dict(graph.named_parameters())}
+    return tensors | {
+        name: value for name, value in vars(graph).items() if isinstance(value, Tensor)
+    }
 
 
 def _keep_graph(key: object, graph: GraphModule) -> None:
@@ -422,15 +454,18 @@ def _traced(
     tensors that the graph has as they are. by_values: the graph is of these inputs' values, and
     marks what it goes by.
     """
-    tensors = tensors_of(inputs, torch.float64)
-    for name in constant:
-        del tensors[name]
     # Copies: torch 2.13 ends the process where a graph's function asks for the numbers of a view.
-    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    tensors = {
+        name: _with_form_of(input_, with_numbers=by_values)
+        for name, input_ in inputs.items()
+        if isinstance(input_, Tensor) and name not in constant
+    }
     names = tuple(tensors)
+    rest = {name: input_ for name, input_ in inputs.items() if name not in tensors}
+    rest = tree_map_only(Tensor, Tensor.cpu, rest)
 
     def called(*values: Tensor) -> Tensor | tuple[Tensor, ...]:
-        return reference(**{**inputs, **dict(zip(names, values, strict=True))})
+        return reference(**{**rest, **dict(zip(names, values, strict=True))})
 
     values, table = tuple(tensors.values()), get_decompositions(_LOWERED)
     table = {**table, **LOWERED}
@@ -456,6 +491,17 @@ def _traced(
             name = names[list(graph.graph.find_nodes(op="placeholder")).index(node.args[0])]
             raise NoRuleError(f"{describe(reference)} changes its input {name}")
     return graph
+
+
+def _with_form_of(tensor: Tensor, *, with_numbers: bool) -> Tensor:
+    """Return a tensor of its form on the CPU, in float64 if it has real numbers.
+
+    with_numbers: it has the same numbers; whole numbers are always the same.
+    """
+    dtype = torch.float64 if tensor.is_floating_point() else tensor.dtype
+    if with_numbers or not tensor.is_floating_point():
+        return tensor.to("cpu", dtype).clone()
+    return torch.empty_like(tensor, dtype=dtype, device="cpu")
 
 
 _DEPENDS = (

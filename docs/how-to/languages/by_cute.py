@@ -39,7 +39,7 @@ def launch(
     rms_rows(x, weight, y, n, eps).launch(grid=(m, 1, 1), block=(32, 1, 1), stream=stream)
 
 
-compiled = {}  # by which sizes are 1: such a layout has other strides
+compiled = []  # one for all sizes: each tensor's last axis has stride 1
 
 
 @kernel(
@@ -53,11 +53,13 @@ compiled = {}  # by which sizes are 1: such a layout has other strides
 )
 def cute_rms_norm(x, weight, eps=1e-6):
     (m, n), y = x.shape, torch.empty_like(x)
-    tensors = [from_dlpack(tensor).mark_layout_dynamic() for tensor in (x, weight, y)]
+    tensors = [
+        from_dlpack(tensor).mark_layout_dynamic(leading_dim=tensor.dim() - 1)
+        for tensor in (x, weight, y)
+    ]
     stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
     arguments = (*tensors, m, n, eps, stream)
-    key = m == 1, n == 1
-    if key not in compiled:
-        compiled[key] = cute.compile(launch, *arguments)
-    compiled[key](*arguments)
+    if not compiled:
+        compiled.append(cute.compile(launch, *arguments))
+    compiled[0](*arguments)
     return y
