@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
-from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles import OPS, analysis
 from kernel_workbench.oracles.analysis import replay, stochastic
+from kernel_workbench.oracles.analysis.trace import trace
 from kernel_workbench.oracles.op import Numerics
 from kernel_workbench.oracles.reference import ReferenceOp
 from tests.builders.elsewhere import (
@@ -73,3 +75,45 @@ def test_operation_on_tensors_of_both_devices_fails() -> None:
         ):
             with pytest.raises(MixedDevicesError, match="tensors of both devices"):
                 mixed()
+
+
+def _chained(x: Tensor) -> Tensor:
+    return x - 0.5 - 0.2 + 0.1
+
+
+def _chosen(x: Tensor) -> Tensor:
+    return torch.where(x > 0, x + 0.1 + 0.7, 0.3 - x) - 0.9
+
+
+def _created(x: Tensor) -> Tensor:
+    places = torch.arange(x.shape[-1], device=x.device, dtype=x.dtype)
+    return (x * places + torch.full_like(x, 0.1)).sum(-1) + torch.zeros((), device=x.device)
+
+
+def _fused_on_a_gpu(x: Tensor) -> Tensor:
+    return torch.sin(x) if x.device.type == "cpu" else torch.special.zeta(x, x)
+
+
+@pytest.mark.parametrize("reference", [_chained, _chosen, _created, _fused_on_a_gpu])
+def test_users_function_has_the_same_bounds_on_another_device(
+    reference: Callable[[Tensor], Tensor],
+) -> None:
+    """Asked there first, so that no graph of the CPU's is kept."""
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
+    with elsewhere():
+        inputs = {"x": placed(x)}
+        (there,) = analysis.bounds(reference, inputs, Numerics(), (torch.float32,))
+    (here,) = analysis.bounds(reference, {"x": x}, Numerics(), (torch.float32,))
+    assert torch.equal(brought_back(there.deterministic), here.deterministic)
+
+
+def test_what_a_graph_creates_is_on_the_inputs_device() -> None:
+    """Also where a graph of the same shapes is kept for another device."""
+    x = torch.randn(4, 6)
+    with elsewhere():
+        graph = trace(_created, {"x": placed(x)})
+    devices = {node.kwargs["device"] for node in graph.graph.nodes if "device" in node.kwargs}
+    assert devices == {ELSEWHERE}
+    graph = trace(_created, {"x": x})
+    devices = {node.kwargs["device"] for node in graph.graph.nodes if "device" in node.kwargs}
+    assert devices == {torch.device("cpu")}
