@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 
@@ -104,6 +104,17 @@ def unlaunchable(tensor: Tensor) -> str | None:
         f"Triton's kernels run on a GPU, got a tensor on {tensor.device}; for a CPU set "
         "TRITON_INTERPRET=1 before triton is imported, which is slow"
     )
+
+
+def create_context(device: torch.device) -> None:
+    """Create this process's context of CUDA, which the first operation would take a second for.
+
+    An error of CUDA isn't raised: the first operation raises it again.
+    """
+    if device.type == "cuda":
+        with suppress(RuntimeError):
+            torch.empty(1, device=device)
+            torch.cuda.synchronize(device)
 
 
 def on_device_of(tensor: Tensor) -> AbstractContextManager[object]:

@@ -1,8 +1,9 @@
 """Judges that wait: forks of a process that has everything loaded, each of which makes one run.
 
 The server itself judges nothing and imports no candidate. It forks spares. A spare starts the
-server of its workers and the process of users' calls, as every run does, and waits for a request;
-then it is the judge of that one run, with the client's folder, variables and streams, and ends.
+server of its workers and the process of users' calls, as every run does, and waits for a request.
+On a GPU, it and its first worker create their contexts of CUDA meanwhile.
+Then it is the judge of that one run, with the client's folder, variables and streams, and ends.
 So no value and no verdict is kept from one run to the next, secrets are drawn anew, and a candidate
 finds the processes that it finds without a warm judge. A judge names the cases of its run when it
 ends: once no run is left, the server follows the errors of such cases, so that later judges have
@@ -30,7 +31,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernel_workbench.kernels.device import SIMULATED_SM_VARIABLE
+from kernel_workbench.kernels.device import SIMULATED_SM_VARIABLE, create_context
 from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.cases.names import case_named
@@ -423,5 +424,8 @@ def _get_ready(device: torch.device) -> None:
     users = UsersProcess(device)
     users.begin()
     server.wait()
+    if device.type == "cuda":
+        server.prepare()
+        create_context(device)
     waiting.keep(ForkServer.key(device, strict=strict), server)
     waiting.keep(users.key(), users)

@@ -62,8 +62,9 @@ class LimitError(EndedError):
 class ForkServer:
     """The server that forks workers and reports the exit status of workers that have ended.
 
-    output  a file in memory that contains all printed text
-    _ended  exit statuses by process id
+    output    a file in memory that contains all printed text
+    _ended    exit statuses by process id
+    _prepared a worker that waits for its first message
     """
 
     process: subprocess.Popen[bytes]
@@ -71,6 +72,7 @@ class ForkServer:
     output: int
     ready: bool = False
     _ended: dict[int, int] = field(default_factory=dict)
+    _prepared: WorkerProcess | None = None
 
     @classmethod
     def start(
@@ -124,12 +126,31 @@ class ForkServer:
             raise WorkersError(f"no worker can be started: {_printed(self.output)}") from error
         self.ready = True
 
-    def fork(self, message: Message) -> WorkerProcess:
-        """Start a worker, which answers `message` first.
+    def prepare(self) -> None:
+        """Start the next worker ahead: on a GPU, it takes a second to get a context of CUDA.
 
         Raises:
             WorkersError: if the server ends or doesn't answer.
         """
+        self._prepared = self._forked({"waits": True})
+
+    def fork(self, message: Message) -> WorkerProcess:
+        """Start a worker, or take the prepared one, which answers `message` first.
+
+        Raises:
+            WorkersError: if the server ends or doesn't answer.
+        """
+        worker, self._prepared = self._prepared, None
+        if worker is None:
+            return self._forked(message)
+        try:
+            worker.line.send(message)
+        except ClosedError:  # it has ended, for which no candidate is to blame
+            worker.hang_up()
+            return self._forked(message)
+        return worker
+
+    def _forked(self, message: Message) -> WorkerProcess:
         self.wait()
         with new_line() as (ours, theirs, output):
             try:
@@ -162,6 +183,8 @@ class ForkServer:
 
     def close(self) -> None:
         """End the server, and with it every process that its workers left."""
+        if self._prepared is not None:
+            self._prepared.hang_up()
         self.line.close()
         os.close(self.output)
         if not self.ready:  # no worker was forked, and the server would go on loading
@@ -268,6 +291,12 @@ class WorkerProcess:
             self.end()
             raise EndedError("process ended", "its process answered what it wasn't asked")
         return reply
+
+    def hang_up(self) -> None:
+        """Leave a worker that got no message: it ends by itself."""
+        self.ended = True
+        self.line.close()
+        os.close(self.output)
 
     def end(self) -> int | None:
         """End the worker.

@@ -26,6 +26,7 @@ from pathlib import Path
 
 import torch
 
+from kernel_workbench.kernels.device import create_context
 from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.suites.sandbox.orphans import adopt_orphans, die_with_parent, end_children
 from kernel_workbench.suites.sandbox.wire import Channel, ClosedError
@@ -103,6 +104,9 @@ def _become_worker(
             sys.stdout, io.TextIOWrapper
         ):  # the judge reads each call's part of this file
             sys.stdout.reconfigure(line_buffering=True)
+        if "waits" in message:
+            create_context(device)
+            message = line.receive(None)
         worker.serve(line, message, device)
         status = 0
     except ClosedError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -88,3 +90,34 @@ def test_keeper_that_says_nothing_leaves_nothing_open(monkeypatch: pytest.Monkey
     with pytest.raises(DetachedError, match="can't be started"):
         start_detached("user_script.py")
     assert _opened() <= before
+
+
+_LOAD: dict[str, object] = {"overlay": None, "files": [], "tasks": [], "sm": 90, "watched": False}
+
+
+def test_prepared_worker_is_taken_once() -> None:
+    """Also one that has ended is replaced: no kernel is to blame for that."""
+    server = ForkServer.start(_CPU, strict=None)
+    before = _opened()
+    try:
+        server.prepare()
+        prepared = server._prepared
+        assert prepared is not None
+        workers = [server.fork(_LOAD), server.fork(_LOAD)]
+        assert [worker.pid == prepared.pid for worker in workers] == [True, False]
+        server.prepare()
+        assert server._prepared is not None
+        os.kill(server._prepared.pid, signal.SIGKILL)
+        assert server.status_of(server._prepared.pid, 60.0) == -signal.SIGKILL
+        workers.append(server.fork(_LOAD))
+        for worker in workers:
+            assert "kernels" in worker.answer(60.0, 2**40)
+            worker.end()
+        assert _opened() <= before
+        server.prepare()
+        left = server._prepared
+    finally:
+        server.close()
+    assert left is not None
+    assert not Path(f"/proc/{left.pid}").exists()
+    assert _opened() < before
