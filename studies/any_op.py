@@ -125,8 +125,8 @@ def _op_of(file: Path) -> ReferenceOp:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
-    """On what a file's function is tried.
+class _FileTrial:
+    """The conditions under which a file's function is tried.
 
     Attributes:
         dtype: the dtype of a problem's floating-point tensors; None takes the file's own.
@@ -139,7 +139,7 @@ class _Trial:
     at_own_sizes: bool
 
 
-def _read(file: Path, trial: _Trial) -> dict[str, Any]:
+def _read(file: Path, trial: _FileTrial) -> dict[str, Any]:
     """Read a problem or a definition, and hold PyTorch's result to its bound."""
     dtype = trial.dtype
     torch.backends.cudnn.allow_tf32 = False  # PyTorch's default for convolutions is True
@@ -238,7 +238,7 @@ def answered_apart(work: Callable[[], Mapping[str, Any]], limit: float) -> dict[
     return {**(json.loads(text) if text else {}), "s": round(time.perf_counter() - started, 1)}
 
 
-def _apart(file: Path, limit: float, trial: _Trial) -> dict[str, Any]:
+def _apart(file: Path, limit: float, trial: _FileTrial) -> dict[str, Any]:
     """Read a file in a process of its own, which is ended at the limit."""
     answer = answered_apart(partial(_read, file, trial), limit)
     return {"file": str(file), "state": "not done", **answer}
@@ -248,7 +248,7 @@ def _measured(
     folders: list[Path],
     kept: Path,
     limit: float,
-    trial: _Trial,
+    trial: _FileTrial,
     part: tuple[int, int],
     *,
     reads: bool,
@@ -337,7 +337,7 @@ def main() -> int:
         _load_tracing()
     kept = options_typed.write.with_suffix(".jsonl")
     dtype = getattr(torch, options_typed.dtype) if options_typed.dtype else None
-    trial = _Trial(dtype, torch.device(options_typed.device), options_typed.own_sizes)
+    trial = _FileTrial(dtype, torch.device(options_typed.device), options_typed.own_sizes)
     measured = partial(
         _measured, options_typed.folders, kept, options_typed.limit, trial, options_typed.part
     )
