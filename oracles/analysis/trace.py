@@ -369,7 +369,7 @@ def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
     """Return the reference in float64 as a graph of aten operations of the tensors in `inputs`.
 
     It is traced on the CPU, where operations are the same on every machine: a GPU has fused ones of
-    its own, as of cuDNN. What the graph creates is on the device of the inputs.
+    its own, as of cuDNN. Tensors that the graph creates are on the inputs' device.
 
     Where it does what depends on whole numbers' values, as on where pages lie, the graph is of
     these, and of the other tensors alone: `meta["names"]`. It is kept for other inputs of the same

@@ -20,6 +20,9 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _OPTIONS = frozenset({"causal", "bottom_right", "gqa", "unequal_d", "scale"})
 _WIDTHS = {"d": (1, 128), "d_v": (1, 128)}
 _LOG2_E = 1.4426950408889634
+# Kernels are compiled once for all sizes and strides: compiling is most of a run on a GPU.
+_SIZES = "h_q h_kv s_q s_kv d d_v shift"
+_STRIDES = "qb qm qh qd kb kn kh kd vb vn vh vd"
 
 
 @triton.jit
@@ -72,7 +75,7 @@ def tile_scores(
     return s
 
 
-@triton.jit
+@triton.jit(do_not_specialize=f"{_SIZES} {_STRIDES} packed part_step".split())
 def forward_kernel(
     q_ptr, k_ptr, v_ptr, sink_ptr, out_ptr, lse_ptr, top_ptr, h_q, h_kv, s_q, s_kv, d, d_v, scale,
     shift, packed, qb, qm, qh, qd, kb, kn, kh, kd, vb, vn, vh, vd, part_step, CAUSAL: tl.constexpr,
@@ -272,7 +275,7 @@ _register_forward("transposed_scores", 32, 32, FORM="transposed")
 _register_forward("sums_of_products", 16, 16, FORM="sum", MAX="first")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["h", "s", "d", "ob", "om", "oh", "od", "gb", "gm", "gh", "gd"])
 def delta_kernel(
     out_ptr, do_ptr, delta_ptr, h, s, d, ob, om, oh, od, gb, gm, gh, gd,
     REVERSED: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr,
@@ -331,7 +334,7 @@ def pair_gradients(
     return p, tl.where(seen, p * (products(do, v, "dot") - delta[:, None]), 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=f"{_SIZES} {_STRIDES} gb gm gh gd ob om oh od".split())
 def backward_kernel(
     q_ptr, k_ptr, v_ptr, do_ptr, out_ptr, lse_ptr, delta_ptr, dq_ptr, dk_ptr, dv_ptr, h_q, h_kv,
     s_q, s_kv, d, d_v, scale, shift, qb, qm, qh, qd, kb, kn, kh, kd, vb, vn, vh, vd, gb, gm, gh, gd,
