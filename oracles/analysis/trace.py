@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import cache
+from functools import cache, partial
 from traceback import walk_tb
 from typing import Any, Literal
 
@@ -363,35 +363,55 @@ _MOST_KEPT = 256  # graphs
 _MOST_SAID = 400  # characters of an error of torch's
 _kept: dict[object, GraphModule] = {}
 _by_values: set[object] = set()
+_on_their_device: set[object] = set()  # references that can't be traced on the CPU
+_CPU = torch.device("cpu")
 
 
 def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
     """Return the reference in float64 as a graph of aten operations of the tensors in `inputs`.
 
     It is traced on the CPU, where operations are the same on every machine: a GPU has fused ones of
-    its own, as of cuDNN. Tensors that the graph creates are on the inputs' device.
+    its own, as of cuDNN. Tensors that the graph creates are on the inputs' device. A reference that
+    holds tensors of a GPU itself is traced there.
 
     Where it does what depends on whole numbers' values, as on where pages lie, the graph is of
     these, and of the other tensors alone: `meta["names"]`. It is kept for other inputs of the same
     shapes: to make one takes longer than a small case.
     """
+    tensors = [input_ for input_ in inputs.values() if isinstance(input_, Tensor)]
+    device = next((input_.device for input_ in tensors if input_.device.type != "cpu"), _CPU)
+    if reference not in _on_their_device:
+        try:
+            graph = _graph_on(_CPU, reference, inputs)
+        except NoRuleError:
+            if device == _CPU:
+                raise
+            _on_their_device.add(reference)
+        else:
+            return graph if device == _CPU else _moved(graph, device)
+    return _graph_on(device, reference, inputs)
+
+
+def _graph_on(
+    device: torch.device, reference: Reference, inputs: Mapping[str, object]
+) -> GraphModule:
+    """Return the graph of a reference that is traced on a device."""
     forms = (
         (input_.shape, input_.stride(), input_.dtype.is_floating_point or input_.dtype)
         if isinstance(input_, Tensor)
         else input_
         for input_ in inputs.values()
     )
-    key: tuple[object, ...] = reference, tuple(inputs), *forms
-    tensors = [input_ for input_ in inputs.values() if isinstance(input_, Tensor)]
-    device = next((input_.device for input_ in tensors if input_.device.type != "cpu"), None)
+    key: tuple[object, ...] = device, reference, tuple(inputs), *forms
     whole = {
         name: input_
         for name, input_ in inputs.items()
         if isinstance(input_, Tensor) and _is_whole(input_)
     }
+    traced = partial(_traced, device, reference, inputs)
     if key not in _kept and reference not in _by_values:
         try:
-            _keep_graph(key, _traced(reference, inputs, frozenset()))
+            _keep_graph(key, traced(frozenset()))
         except NoRuleError:  # it may go by values of whole numbers, in one of many ways
             if not (whole or goes_by_values(reference)):
                 raise
@@ -400,21 +420,19 @@ def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
         key = *key, *(tuple(numbers.flatten().tolist()) for numbers in whole.values())
         if key not in _kept:
             try:
-                _keep_graph(key, _traced(reference, inputs, frozenset(whole)))
+                _keep_graph(key, traced(frozenset(whole)))
             except NoRuleError:
                 if not goes_by_values(reference):
                     raise
-                graph = _traced(reference, inputs, frozenset(whole), by_values=True)
-                return graph if device is None else _moved(graph, device)
-    if device is None:
-        return _kept[key]
-    if (key, device) not in _kept:
-        _keep_graph((key, device), _moved(_kept[key], device))
-    return _kept[key, device]
+                return traced(frozenset(whole), by_values=True)
+    return _kept[key]
 
 
 def _moved(graph: GraphModule, device: torch.device) -> GraphModule:
-    """Return a copy of a graph that is on another device, with what it stores and creates."""
+    """Return a graph of the CPU on another device, with what it stores and creates."""
+    kept: dict[torch.device, GraphModule] = graph.meta.setdefault("moved", {})
+    if device in kept:
+        return kept[device]
     result, copies = Graph(), dict[Node, Node]()
     result.output(result.graph_copy(graph.graph, copies))
     for node in result.nodes:
@@ -422,9 +440,9 @@ def _moved(graph: GraphModule, device: torch.device) -> GraphModule:
         if node.kwargs.get("device") is not None:
             node.kwargs = {**node.kwargs, "device": device}
     stored = {name: tensor.to(device) for name, tensor in stored_by(graph).items()}
-    moved = GraphModule(stored, result)
-    moved.meta.update(graph.meta)
-    return moved
+    kept[device] = GraphModule(stored, result)
+    kept[device].meta["names"] = graph.meta["names"]
+    return kept[device]
 
 
 def stored_by(graph: GraphModule) -> dict[str, Tensor]:
@@ -442,6 +460,7 @@ def _keep_graph(key: object, graph: GraphModule) -> None:
 
 
 def _traced(
+    device: torch.device,
     reference: Reference,
     inputs: Mapping[str, object],
     constant: frozenset[str],
@@ -456,13 +475,13 @@ def _traced(
     """
     # Copies: torch 2.13 ends the process where a graph's function asks for the numbers of a view.
     tensors = {
-        name: _with_form_of(input_, with_numbers=by_values)
+        name: _with_form_of(input_, device, with_numbers=by_values)
         for name, input_ in inputs.items()
         if isinstance(input_, Tensor) and name not in constant
     }
     names = tuple(tensors)
     rest = {name: input_ for name, input_ in inputs.items() if name not in tensors}
-    rest = tree_map_only(Tensor, Tensor.cpu, rest)
+    rest = tree_map_only(Tensor, lambda tensor: tensor.to(device), rest)
 
     def called(*values: Tensor) -> Tensor | tuple[Tensor, ...]:
         return reference(**{**rest, **dict(zip(names, values, strict=True))})
@@ -493,15 +512,15 @@ def _traced(
     return graph
 
 
-def _with_form_of(tensor: Tensor, *, with_numbers: bool) -> Tensor:
-    """Return a tensor of its form on the CPU, in float64 if it has real numbers.
+def _with_form_of(tensor: Tensor, device: torch.device, *, with_numbers: bool) -> Tensor:
+    """Return a tensor of its form on a device, in float64 if it has real numbers.
 
     with_numbers: it has the same numbers; whole numbers are always the same.
     """
     dtype = torch.float64 if tensor.is_floating_point() else tensor.dtype
     if with_numbers or not tensor.is_floating_point():
-        return tensor.to("cpu", dtype).clone()
-    return torch.empty_like(tensor, dtype=dtype, device="cpu")
+        return tensor.to(device, dtype).clone()
+    return torch.empty_like(tensor, dtype=dtype, device=device)
 
 
 _DEPENDS = (

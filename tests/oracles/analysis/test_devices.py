@@ -94,15 +94,26 @@ def _fused_on_a_gpu(x: Tensor) -> Tensor:
     return torch.sin(x) if x.device.type == "cpu" else torch.special.zeta(x, x)
 
 
-@pytest.mark.parametrize("reference", [_chained, _chosen, _created, _fused_on_a_gpu])
+def _at_home(x: Tensor) -> Tensor:
+    """A function that its own tensors bind to a device fails on another one."""
+    if x.device != _HOME["device"]:
+        raise RuntimeError("expected all tensors to be on the same device")
+    return 3 * x - 0.1
+
+
+_HOME = {"device": ELSEWHERE}
+
+
+@pytest.mark.parametrize("reference", [_chained, _chosen, _created, _fused_on_a_gpu, _at_home])
 def test_users_function_has_the_same_bounds_on_another_device(
-    reference: Callable[[Tensor], Tensor],
+    reference: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Asked there first, so that no graph of the CPU's is kept."""
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
     with elsewhere():
         inputs = {"x": placed(x)}
         (there,) = analysis.bounds(reference, inputs, Numerics(), (torch.float32,))
+    monkeypatch.setitem(_HOME, "device", x.device)
     (here,) = analysis.bounds(reference, {"x": x}, Numerics(), (torch.float32,))
     assert torch.equal(brought_back(there.deterministic), here.deterministic)
 
