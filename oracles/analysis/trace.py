@@ -386,7 +386,7 @@ def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
         except NoRuleError:
             if device == _CPU:
                 raise
-            _on_their_device.add(reference)
+            _note(reference, _on_their_device)
         else:
             return graph if device == _CPU else _moved(graph, device)
     return _graph_on(device, reference, inputs)
@@ -415,7 +415,7 @@ def _graph_on(
         except NoRuleError:  # it may go by values of whole numbers, in one of many ways
             if not (whole or goes_by_values(reference)):
                 raise
-            _by_values.add(reference)
+            _note(reference, _by_values)
     if key not in _kept:
         key = *key, *(tuple(numbers.flatten().tolist()) for numbers in whole.values())
         if key not in _kept:
@@ -451,6 +451,13 @@ def stored_by(graph: GraphModule) -> dict[str, Tensor]:
     return tensors | {
         name: value for name, value in vars(graph).items() if isinstance(value, Tensor)
     }
+
+
+def _note(reference: Reference, references: set[object]) -> None:
+    """Add a reference to a set that doesn't keep alive all functions that a test suite makes."""
+    if len(references) >= _MOST_KEPT:
+        references.clear()
+    references.add(reference)
 
 
 def _keep_graph(key: object, graph: GraphModule) -> None:
