@@ -107,9 +107,10 @@ def unlaunchable(tensor: Tensor) -> str | None:
 
 
 def create_context(device: torch.device) -> None:
-    """Create this process's context of CUDA, which the first operation would take a second for.
+    """Create this process's context of CUDA, so that its first operation needn't.
 
-    An error of CUDA isn't raised: the first operation raises it again.
+    On another device nothing happens. An error of CUDA isn't raised here: the first operation
+    raises the error again.
     """
     if device.type == "cuda":
         with suppress(RuntimeError):

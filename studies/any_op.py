@@ -142,7 +142,6 @@ class _FileTrial:
 def _read(file: Path, trial: _FileTrial) -> dict[str, Any]:
     """Read a problem or a definition, and hold PyTorch's result to its bound."""
     dtype = trial.dtype
-    torch.backends.cudnn.allow_tf32 = False  # PyTorch's default for convolutions is True
     try:
         op = _op_of(file)
         reference = op.reference
@@ -256,8 +255,8 @@ def _measured(
     """Yield a row of each file; where none is read, of those that have a result."""
     lines = kept.read_text().splitlines() if kept.exists() else []
     existing = {item["file"]: item for item in map(json.loads, lines)}
+    own, parts = part
     for folder in folders:
-        own, parts = part
         files = sorted((*folder.glob("*.py"), *folder.glob("*.json")))[own - 1 :: parts]
         for place, file in enumerate(files, 1):
             if str(file) not in existing and not reads:
@@ -333,6 +332,7 @@ def main() -> int:
     options_typed = options.read()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    torch.backends.cudnn.allow_tf32 = False  # PyTorch's default for convolutions is True
     if options_typed.device == "cpu":  # a process that has met CUDA can't be forked
         _load_tracing()
     kept = options_typed.write.with_suffix(".jsonl")

@@ -5,8 +5,8 @@
 The study starts a server, edits README's kernel, and asks for a verdict with `--quick` after each
 edit. Every other edit is wrong: a verdict that isn't that of the file as it lies there ends the
 study. On a machine that others use, seconds say little; the table has processor time beside them:
-the client's, and the judge's with all its processes. It also has the seconds of all
-rows, and of the kernel's calls among them, which compile at first.
+the client's, and the judge's with all its processes. The table also has the seconds of all rows,
+and of the kernel's calls in these rows. The first calls compile.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
 The server itself judges nothing and imports no candidate. It forks spares. A spare starts the
 server of its workers and the process of users' calls, as every run does, and waits for a request.
-On a GPU, it and its first worker create their contexts of CUDA meanwhile.
-Then it is the judge of that one run, with the client's folder, variables and streams, and ends.
-So no value and no verdict is kept from one run to the next, secrets are drawn anew, and a candidate
-finds the processes that it finds without a warm judge. A judge names the cases of its run when it
+On a GPU the spare and its first worker create their contexts of CUDA meanwhile. With the request
+the spare becomes the judge of that one run, with the client's folder, variables and streams, and
+then ends. So no value and no verdict is kept from one run to the next, secrets are drawn anew, and
+a candidate finds the processes that it finds without a warm judge; on a GPU its first worker has
+a context of CUDA already. A judge names the cases of its run when it
 ends: once no run is left, the server follows the errors of such cases, so that later judges have
 the graphs of their references. The server adopts no orphan: a run ends what it
 started itself, and the ancestors of a user's process tell nothing of a judge.

@@ -370,9 +370,9 @@ _CPU = torch.device("cpu")
 def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
     """Return the reference in float64 as a graph of aten operations of the tensors in `inputs`.
 
-    It is traced on the CPU, where operations are the same on every machine: a GPU has fused ones of
-    its own, as of cuDNN. Tensors that the graph creates are on the inputs' device. A reference that
-    holds tensors of a GPU itself is traced there.
+    The reference is traced on the CPU, where its operations are the same on every machine. A GPU
+    has fused operations of its own, such as cuDNN's batch norm. Tensors that the graph creates are
+    on the inputs' device. A reference that holds tensors of a GPU itself is traced on that GPU.
 
     Where it does what depends on whole numbers' values, as on where pages lie, the graph is of
     these, and of the other tensors alone: `meta["names"]`. It is kept for other inputs of the same
@@ -380,15 +380,13 @@ def trace(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
     """
     tensors = [input_ for input_ in inputs.values() if isinstance(input_, Tensor)]
     device = next((input_.device for input_ in tensors if input_.device.type != "cpu"), _CPU)
+    if device == _CPU:
+        return _graph_on(_CPU, reference, inputs)
     if reference not in _on_their_device:
         try:
-            graph = _graph_on(_CPU, reference, inputs)
+            return _moved(_graph_on(_CPU, reference, inputs), device)
         except NoRuleError:
-            if device == _CPU:
-                raise
             _note(reference, _on_their_device)
-        else:
-            return graph if device == _CPU else _moved(graph, device)
     return _graph_on(device, reference, inputs)
 
 

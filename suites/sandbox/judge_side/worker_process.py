@@ -62,9 +62,9 @@ class LimitError(EndedError):
 class ForkServer:
     """The server that forks workers and reports the exit status of workers that have ended.
 
-    output    a file in memory that contains all printed text
-    _ended    exit statuses by process id
-    _prepared a worker that waits for its first message
+    output     a file in memory that contains all printed text
+    _ended     exit statuses by process id
+    _prepared  a worker that waits for its first message
     """
 
     process: subprocess.Popen[bytes]
@@ -127,7 +127,7 @@ class ForkServer:
         self.ready = True
 
     def prepare(self) -> None:
-        """Start the next worker ahead: on a GPU, it takes a second to get a context of CUDA.
+        """Start the next worker ahead. On a GPU the worker creates its context of CUDA meanwhile.
 
         Raises:
             WorkersError: if the server ends or doesn't answer.
@@ -145,8 +145,8 @@ class ForkServer:
             return self._forked(message)
         try:
             worker.line.send(message)
-        except ClosedError:  # it has ended, for which no candidate is to blame
-            worker.hang_up()
+        except ClosedError:  # the worker has ended, and no candidate is to blame
+            worker.end()
             return self._forked(message)
         return worker
 
@@ -184,7 +184,7 @@ class ForkServer:
     def close(self) -> None:
         """End the server, and with it every process that its workers left."""
         if self._prepared is not None:
-            self._prepared.hang_up()
+            self._prepared.end()
         self.line.close()
         os.close(self.output)
         if not self.ready:  # no worker was forked, and the server would go on loading
@@ -291,12 +291,6 @@ class WorkerProcess:
             self.end()
             raise EndedError("process ended", "its process answered what it wasn't asked")
         return reply
-
-    def hang_up(self) -> None:
-        """Leave a worker that got no message: it ends by itself."""
-        self.ended = True
-        self.line.close()
-        os.close(self.output)
 
     def end(self) -> int | None:
         """End the worker.

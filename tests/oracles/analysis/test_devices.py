@@ -94,14 +94,14 @@ def _fused_on_a_gpu(x: Tensor) -> Tensor:
     return torch.sin(x) if x.device.type == "cpu" else torch.special.zeta(x, x)
 
 
+_HOME = {"device": ELSEWHERE}
+
+
 def _at_home(x: Tensor) -> Tensor:
-    """A function that its own tensors bind to a device fails on another one."""
+    """Fail on another device, as a function does that holds tensors of its own."""
     if x.device != _HOME["device"]:
         raise RuntimeError("expected all tensors to be on the same device")
     return 3 * x - 0.1
-
-
-_HOME = {"device": ELSEWHERE}
 
 
 @pytest.mark.parametrize("reference", [_chained, _chosen, _created, _fused_on_a_gpu, _at_home])
