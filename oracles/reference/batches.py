@@ -144,7 +144,8 @@ def _slice_of_rows(tensor: Tensor, rows: slice) -> Tensor:
 
 
 def _reversed_rows(tensor: Tensor) -> Tensor:
-    return tensor.flip(0)
+    # By indices: PyTorch can't flip a vector of fp8 numbers on a CPU.
+    return tensor[torch.arange(len(tensor) - 1, -1, -1, device=tensor.device)]
 
 
 def _copied_rows(tensor: Tensor, times: int) -> Tensor:

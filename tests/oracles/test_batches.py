@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernel_workbench.oracles import (
     MATMUL_FORWARD,
+    QUANTISE_ROWS,
     RMS_NORM_BACKWARD,
     ROPE_FORWARD,
     SOFTMAX_FORWARD,
@@ -112,3 +113,19 @@ def test_relations_say_what_some_rows_and_more_rows_have() -> None:
         made = SOFTMAX_FORWARD.oracle(each.case, changed)
         torch.testing.assert_close(made["y"], expected["y"], rtol=1e-12, atol=0)
     assert rows == [*[1] * 12, 10, 12, 264]
+
+
+def test_relations_reverse_a_column_of_fp8_codes() -> None:
+    """PyTorch's flip refuses such a vector on a CPU, and ended the run."""
+    single = torch.float32, torch.float32
+    case = case_of(QUANTISE_ROWS.name, {"m": 12, "n": 1}, single, "ci")
+    codes = torch.arange(12.0).unsqueeze(1)
+    outputs = {"codes": codes.to(torch.float8_e4m3fn), "scales": codes.flatten()}
+    assert QUANTISE_ROWS.relations is not None
+    (reverse,) = (
+        each for each in QUANTISE_ROWS.relations(case) if each.name.endswith("reverse order")
+    )
+    assert isinstance(reverse, Relation)
+    carried = reverse.carry(outputs)
+    assert torch.equal(carried["codes"].float(), codes.flip(0))
+    assert torch.equal(carried["scales"], codes.flatten().flip(0))
