@@ -119,14 +119,36 @@ def _sinh(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
     return _at_ends(arithmetic, out, a, torch.sinh, local.mul_(a.value.cosh()))
 
 
-@rule("cosh")
-def _cosh(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
-    """It rises with the magnitude, by which it is farthest from where it was."""
-    local = (a.size * (4 * arithmetic.u) + _LIBRARY).mul_(out.value)
-    result = Combination(out, [(1.0, magnitude(local))], arithmetic.eta)
-    if a.error is None:
-        return result
-    return result.plus((a.size + a.error).cosh_().sub_(out.value), 1 + _LIBRARY)
+def _even(function: Callable[[Tensor], Tensor]) -> Callable[..., Combination]:
+    """Return the rule of a function that rises with the magnitude, as an exponential at most."""
+
+    def bound(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
+        local = (a.size * (4 * arithmetic.u) + _LIBRARY).mul_(out.value)
+        result = Combination(out, [(1.0, magnitude(local))], arithmetic.eta)
+        if a.error is None:
+            return result
+        return result.plus(function(a.size + a.error).sub_(out.value), 1 + _LIBRARY)
+
+    return bound
+
+
+rule("cosh")(_even(torch.cosh))
+rule("i0")(_even(torch.special.i0))
+
+
+@rule("special_i1")
+def _bessel(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
+    local = (a.size * (4 * arithmetic.u) + _LIBRARY).mul_(out.size)
+    return _at_ends(arithmetic, out, a, torch.special.i1, local)
+
+
+@rule("special_i0e")
+def _scaled_bessel(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
+    """It falls with the magnitude."""
+    least = replace(a, value=a.size, lazy_error=a.error, memory={}, of_value={})
+    return _at_ends(
+        *(arithmetic, out, least, lambda x: torch.special.i0e(x.clamp(min=0)), _relative(out))
+    )
 
 
 @rule("asinh")
@@ -175,6 +197,39 @@ def _lgamma(_: Arithmetic, out: Quantity, a: Quantity) -> Tensor:
         local = local.add_(torch.where(a.error > 0, torch.maximum(*ends) * a.error, 0.0))
     open_ = a.value <= (0.0 if a.error is None else a.error)
     return local.masked_fill_(open_ & out.value.isfinite(), torch.inf)
+
+
+@rule("digamma", poles=True)
+def _digamma(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination | Tensor:
+    """It rises above 0; nothing is promised below."""
+    result = _at_ends(
+        *(arithmetic, out, a, lambda x: torch.digamma(x.clamp(min=0)), _absolute(out))
+    )
+    return _promised(result, a.value <= (0.0 if a.error is None else a.error))
+
+
+def _of_normal(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Tensor:
+    """A rounded square in an exponent."""
+    return a.size.square().mul_(4 * arithmetic.u).add_(_LIBRARY).mul_(out.size)
+
+
+@rule("special_erfcx")
+def _erfcx(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
+    return _at_ends(arithmetic, out, a, torch.special.erfcx, _of_normal(arithmetic, out, a))
+
+
+@rule("special_log_ndtr")
+def _log_ndtr(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
+    return _at_ends(arithmetic, out, a, torch.special.log_ndtr, _of_normal(arithmetic, out, a))
+
+
+@rule("special_ndtri", poles=True)
+def _ndtri(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination | Tensor:
+    def inverse(x: Tensor) -> Tensor:
+        result: Tensor = torch.special.ndtri(x.clamp(0, 1))
+        return result
+
+    return _promised(_at_ends(arithmetic, out, a, inverse, _absolute(out)), _outside(a, 0, 1))
 
 
 @rule("logcumsumexp")
@@ -346,8 +401,52 @@ def _is_open(a: Quantity, axis: int, first: int | None, *, largest: bool) -> boo
     return bool(open_.any())
 
 
-for _name in ("sort", "topk", "kthvalue", "median", "cummax", "cummin"):
+for _name in ("sort", "topk", "kthvalue", "median", "nanmedian", "cummax", "cummin"):
     rule(_name)(_ordered_by(getattr(_aten, _name)))
+
+
+def _place_among(out: Quantity, edges: Quantity, a: Quantity, *, right: bool) -> Tensor | None:
+    """Bound a count of edges that are less: it rises with a number, and falls with each edge."""
+    if a.error is None and edges.error is None:
+        return None
+
+    def count(side: int) -> Tensor:
+        x = a.value if a.error is None else a.value + side * a.error
+        moved = edges.value if edges.error is None else edges.value - side * edges.error
+        return torch.searchsorted(moved.sort(-1).values.contiguous(), x.contiguous(), right=right)
+
+    error = torch.maximum(count(1) - out.value, out.value - count(-1)).double()
+    return error if bool(error.any()) else None
+
+
+@rule("bucketize")
+def _bucketize(
+    _: Arithmetic,
+    out: Quantity,
+    a: Quantity | float,
+    edges: Quantity,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+) -> Tensor | None:
+    del out_int32
+    return _place_among(out, edges, number(a), right=right)
+
+
+@rule("searchsorted")
+def _searchsorted(  # aten's own
+    _: Arithmetic,
+    out: Quantity,
+    edges: Quantity,
+    a: Quantity | float,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Quantity | None = None,
+) -> Tensor | None:
+    del out_int32, sorter  # edges are sorted anew
+    return _place_among(out, edges, number(a), right=right or side == "right")
 
 
 @rule("prod", sums=True)

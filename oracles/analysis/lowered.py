@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -101,6 +102,118 @@ def _hardswish(x: Tensor) -> Tensor:
     return x * (6 * _hardsigmoid(x)) / 6
 
 
+_NOT_BY_PRODUCTS = 2  # torch's number for distances that no product of matrices computes
+
+
+def _distances(x: Tensor, y: Tensor, p: float, compute_mode: int | None) -> Tensor:
+    """Write Euclidean distances of rows by products, as a kernel may unless that is excluded."""
+    if p == 2 and compute_mode != _NOT_BY_PRODUCTS:  # the Euclidean norm
+        result: Tensor = _aten._euclidean_dist(x, y)  # noqa: SLF001  # torch's own name
+        return result
+    apart: Tensor = torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), p, -1)
+    return apart
+
+
+def _of_distances(dy: Tensor, x: Tensor, y: Tensor, p: float, distances: Tensor) -> Any:  # noqa: ANN401
+    """Write the gradient of distances by the first argument: 0 where two rows are equal."""
+    apart, total = x.unsqueeze(-2) - y.unsqueeze(-3), distances.unsqueeze(-1)
+    sign = apart.sign()
+    if p == 1:
+        share = sign
+    elif math.isinf(p):
+        share = torch.where(apart.abs() == total, sign, 0.0)
+    elif p > 1:
+        share = sign * torch.where(total == 0, 0.0, apart.abs() / total).pow(p - 1)
+    else:
+        return NotImplemented
+    return (dy.unsqueeze(-1) * share).sum(-2)
+
+
+def _distances_within(x: Tensor, p: float = 2.0) -> Tensor:
+    first, second = torch.triu_indices(len(x), len(x), 1, device=x.device)
+    apart: Tensor = torch.linalg.vector_norm(x[first] - x[second], p, -1)
+    return apart
+
+
+def _trilinear(  # aten's own
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    of_a: Sequence[int],
+    of_b: Sequence[int],
+    of_c: Sequence[int],
+    axes: Sequence[int],
+    unroll_dim: int = 1,
+) -> Tensor:
+    """Write a bilinear layer as a sum of products of three factors."""
+    del unroll_dim
+    for axis in sorted(of_a):
+        a = a.unsqueeze(axis)
+    for axis in sorted(of_b):
+        b = b.unsqueeze(axis)
+    for axis in sorted(of_c):
+        c = c.unsqueeze(axis)
+    return (a * b * c).sum(list(axes))
+
+
+def _put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:  # noqa: FBT001,FBT002
+    place = index.flatten()
+    place = torch.where(place < 0, place + x.numel(), place)
+    flat = x.flatten()
+    put = flat.scatter_add if accumulate else flat.scatter
+    return put(0, place, source.flatten()).view(x.shape)
+
+
+def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    mask, x = torch.broadcast_tensors(mask, x)
+    place = (mask.flatten().long().cumsum(0) - 1).clamp(0, max(source.numel() - 1, 0))
+    return torch.where(mask, source.flatten()[place].view(x.shape), x)
+
+
+def _index_reduce(
+    x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    shape = [-1 if axis == dim % x.dim() else 1 for axis in range(x.dim())]
+    places = index.view(shape).expand(source.shape)
+    return torch.scatter_reduce(x, dim, places, source, reduce, include_self=include_self)
+
+
+def _of_bags(  # aten's own
+    dy: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    bags: Tensor,
+    sizes: Tensor,
+    largest: Tensor,
+    rows: int,
+    by_frequency: bool,  # noqa: FBT001
+    mode: int,
+    sparse: bool,  # noqa: FBT001
+    *rest: Any,  # noqa: ANN401
+) -> Tensor:
+    """Write a gradient by bags of embeddings as the dense one, with the bag of each index."""
+    del bags, sparse
+    places = torch.arange(indices.numel(), dtype=offsets.dtype, device=offsets.device)
+    of_index = torch.searchsorted(offsets, places, right=True) - 1
+    result: Tensor = _aten._embedding_bag_dense_backward(  # noqa: SLF001  # torch's own name
+        dy, indices, of_index, sizes, largest, rows, by_frequency, mode, *rest
+    )
+    return result
+
+
+def _rrelu(
+    x: Tensor,
+    noise: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,  # noqa: FBT001,FBT002  # aten's own
+    *_: object,
+) -> Tensor:
+    """Write it with its mean slope, which it has outside of training; else it draws numbers."""
+    del noise
+    return NotImplemented if training else torch.where(x >= 0, x, x * ((lower + upper) / 2))
+
+
 LOWERED: dict[Any, Callable[..., Any]] = {
     _aten.convolution_backward.default: _of_convolution,
     _aten.softshrink_backward.default: _of_shrink,
@@ -108,5 +221,14 @@ LOWERED: dict[Any, Callable[..., Any]] = {
     _aten.addbmm.default: _addbmm,
     _aten.hardsigmoid.default: _hardsigmoid,
     _aten.hardswish.default: _hardswish,
+    _aten._cdist_forward.default: _distances,  # noqa: SLF001  # torch's own names
+    _aten._cdist_backward.default: _of_distances,  # noqa: SLF001
+    _aten._pdist_forward.default: _distances_within,  # noqa: SLF001
+    _aten._trilinear.default: _trilinear,  # noqa: SLF001
+    _aten._embedding_bag_backward.default: _of_bags,  # noqa: SLF001
+    _aten.put.default: _put,
+    _aten.masked_scatter.default: _masked_scatter,
+    _aten.index_reduce.default: _index_reduce,
+    _aten.rrelu_with_noise.default: _rrelu,
 }
 """Functions that stand for operations of aten's."""

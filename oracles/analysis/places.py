@@ -19,6 +19,7 @@ from kernel_workbench.oracles.analysis.quantities import (
 )
 from kernel_workbench.oracles.analysis.rules import (
     EPS_DIVISION,
+    EPS_POWER,
     SUMS,
     UnknownError,
     overloads,
@@ -75,6 +76,47 @@ def of_constants(out: Tensor) -> Tensor | None:
     if bool((out.float().double() == out).all()):
         return None
     return out.abs() * UNIT_ROUNDOFF[torch.float32]
+
+
+@rule("linspace")
+def _linspace(
+    arithmetic: Arithmetic,
+    out: Quantity,
+    start: Quantity | float,
+    end: Quantity | float,
+    steps: int,
+    **_: object,
+) -> Tensor | None:
+    """Bound start + i step, or end - i step: a product and a sum, of a rounded step."""
+    first, last = number(start), number(end)
+    step = (last.value - first.value) / max(steps - 1, 1)
+    multiples = out.value - first.value
+    parts = torch.cat([x.flatten() for x in (first.value, last.value, step, multiples, out.value)])
+    exact = first.error is None and last.error is None
+    if exact and bool((parts.float().double() == parts).all()):
+        return None
+    most = torch.maximum(first.reach, last.reach)
+    error = most * (4 * arithmetic.u)
+    for x in (first, last):
+        error = error if x.error is None else error + x.error
+    return error.expand(out.value.shape)
+
+
+@rule("logspace")
+def _logspace(
+    arithmetic: Arithmetic,
+    out: Quantity,
+    start: Quantity | float,
+    end: Quantity | float,
+    steps: int,
+    base: float = 10.0,
+    **_: object,
+) -> Tensor:
+    """Bound powers of the base, whose exponents are evenly spaced."""
+    line = Quantity(out.value.abs().log() / math.log(base))
+    off = _linspace(arithmetic, line, start, end, steps)
+    steep = line.size * (4 * arithmetic.u) + (0.0 if off is None else off)
+    return steep.mul_(abs(math.log(base))).expm1_().add_(EPS_POWER).mul_(out.size)
 
 
 def _zero(like: Quantity) -> Tensor:

@@ -16,8 +16,10 @@ from torch.utils._pytree import tree_map
 
 from kernel_workbench.oracles.analysis import (  # noqa: F401  # they register rules
     atoms,
+    bags,
     functions,
     gelu,
+    positions,
     sums,
     windows,
 )

@@ -722,6 +722,12 @@ def _sign(_: Arithmetic, out: Quantity, a: Quantity) -> Tensor | None:
     return ((a.size <= a.error) & (a.error > 0)).double().mul_(2)
 
 
+@rule("signbit")
+def _is_negative(_: Arithmetic, out: Quantity, a: Quantity) -> Tensor | None:
+    del out
+    return None if a.error is None else _if_any((a.size <= a.error) & (a.error > 0))
+
+
 @rule("clamp")
 def _clamp(
     _: Arithmetic,
@@ -750,6 +756,16 @@ def _larger(_: Arithmetic, out: Quantity, a: Quantity, b: Quantity | float) -> T
 @rule("minimum", "clamp_max")
 def _smaller(_: Arithmetic, out: Quantity, a: Quantity, b: Quantity | float) -> Tensor | None:
     return monotone(out, _on_one_device(torch.minimum), number(a), number(b))
+
+
+@rule("fmax")
+def _larger_number(_: Arithmetic, out: Quantity, a: Quantity, b: Quantity) -> Tensor | None:
+    return monotone(out, torch.fmax, a, b)
+
+
+@rule("fmin")
+def _smaller_number(_: Arithmetic, out: Quantity, a: Quantity, b: Quantity) -> Tensor | None:
+    return monotone(out, torch.fmin, a, b)
 
 
 def _on_one_device(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:

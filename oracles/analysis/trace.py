@@ -184,6 +184,8 @@ class Precision(TorchFunctionMode):
             return args[0].to(self.dtype)
         if func in _RMS_NORMS and (*args, *[None] * 4)[3] is None and named.get("eps") is None:
             args, named["eps"] = args[:3], _EPS_OF_RMS_NORM
+        if func is Tensor.view and (to := _dtype_among(args[1:], named)) is not None:
+            return self._bits_as(args[0], to)
         if func in _CONVERSIONS:
             marked = [argument for argument in (*args[1:], *named.values()) if argument in _MARKED]
             if marked:
@@ -201,6 +203,16 @@ class Precision(TorchFunctionMode):
         # Whole numbers that a graph has as they are: what follows from them is known, too.
         with _disable_current_modes() if _has_values(args, named) else nullcontext():
             return func(*map(kept, args), **{name: kept(value) for name, value in named.items()})
+
+    def _bits_as(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return whole numbers' bits read as another dtype; real numbers' bits are a kernel's."""
+        if x.is_floating_point() and (dtype.is_floating_point or x.dtype == dtype):
+            return x
+        if x.is_floating_point():
+            raise NoRuleError("reads the bits of real numbers, of which a kernel may have others")
+        with _disable_current_modes() if _has_values((x,), {}) else nullcontext():
+            bits = x.view(dtype)
+            return bits.to(self.dtype) if dtype in _FLOATS else bits
 
     def _tell(self, func: Callable[..., Any]) -> str:
         """Mark the nodes to come with a line of the file and the function that it calls.
@@ -239,6 +251,11 @@ def name_of(func: Callable[..., Any]) -> str:
     """Name a function of torch's as a user writes it."""
     name = str(resolve_name(func) or getattr(func, "__name__", func))
     return name.removesuffix(".__get__")
+
+
+def _dtype_among(arguments: Sequence[object], named: Mapping[str, object]) -> torch.dtype | None:
+    every = (*arguments, *named.values())
+    return next((argument for argument in every if isinstance(argument, torch.dtype)), None)
 
 
 _INDEXED = (Tensor.__getitem__, Tensor.__setitem__)
@@ -352,6 +369,8 @@ _LOWERED = (
     *(_aten.unfold_backward, _aten._euclidean_dist, _aten._weight_norm_interface),  # noqa: SLF001
     _aten._safe_softmax,  # noqa: SLF001
     _aten._unsafe_masked_index_put_accumulate,  # noqa: SLF001
+    *(_aten.count_nonzero, _aten.renorm, _aten.affine_grid_generator, _aten.block_diag),
+    *(_aten.max_unpool2d, _aten.max_unpool3d, _aten.multilabel_margin_loss_forward, _aten.mvlgamma),
 )
 
 # Their shapes follow from masks alone, where there are some.
@@ -695,6 +714,8 @@ def _told_of(error: Exception, reference: Reference) -> str:
 
 def _why(error: Exception) -> str:
     """Say why a reference can't be made a graph, on one line."""
+    if isinstance(error, NoRuleError):
+        return str(error)
     if "DataDependent" in type(error).__name__ or "SymInt" in str(error):
         return _DEPENDS
     if "mutating a non-functional tensor" in str(error):

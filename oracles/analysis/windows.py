@@ -377,6 +377,26 @@ def _adaptive_max_gradient(
     )
 
 
+@rule("col2im")
+def _of_columns(
+    arithmetic: Arithmetic,
+    out: Quantity,
+    a: Quantity,
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> Combination:
+    def folded(x: Tensor) -> Tensor:
+        result: Tensor = _aten.col2im(x, sizes, kernel, dilation, padding, stride)
+        return result
+
+    n = _windows_at(kernel, stride, dilation)
+    return _averaged(arithmetic, out, a, folded, n, relative=0.0)
+
+
+@_registered("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
 @_registered("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
 def _nearest(
     operation: Any,  # noqa: ANN401
@@ -388,29 +408,38 @@ def _nearest(
 ) -> Tensor | None:
     """Moved as values are, where the position doesn't depend on how it is rounded."""
     del out
-    _refuse_open_positions(a.value.shape[-len(sizes) :], sizes, scales)
+    _refuse_open_positions(operation, a.value.shape[-len(sizes) :], sizes, scales)
     return None if a.error is None else operation(a.error, sizes, *scales)
 
 
 def _refuse_open_positions(
-    ends: Sequence[int], sizes: Sequence[int], scales: Sequence[float | None]
+    operation: Any,  # noqa: ANN401
+    ends: Sequence[int],
+    sizes: Sequence[int],
+    scales: Sequence[float | None],
 ) -> None:
     """Raise UnknownError if a number's position in an input is near to a whole one, or is another.
 
-    It is floor(place ratio) by exact arithmetic; torch's own is by a ratio in fp32.
+    It is floor(place ratio) by exact arithmetic, or floor((place + 1/2) ratio) of the operations
+    that are called exact; torch's own is by a ratio in fp32.
     """
+    is_exact = "exact" in str(operation)
+    line_by = _aten._upsample_nearest_exact1d if is_exact else _aten.upsample_nearest1d  # noqa: SLF001
+    shift = Fraction(1, 2) if is_exact else 0
     scales = (*scales, *[None] * (len(sizes) - len(scales)))
     for end, size, scale in zip(ends, sizes, scales, strict=True):
         ratio = Fraction(end, size) if scale is None else 1 / Fraction(scale)
-        places = [place * ratio for place in range(size)]
+        places = [(place + shift) * ratio for place in range(size)]
         gaps = ((abs(place - round(place)), place) for place in places)
         is_open = any(gap and gap <= _POSITION * (place + 1) for gap, place in gaps)
         line = torch.arange(end, dtype=torch.float64).view(1, 1, -1)
-        numbers = _aten.upsample_nearest1d(line, [size], scale).flatten().tolist()
+        numbers = line_by(line, [size], scale).flatten().tolist()
         if is_open or numbers != [min(math.floor(place), end - 1) for place in places]:
             raise UnknownError("takes numbers whose places depend on how a ratio is rounded")
 
 
+@_registered("_upsample_nearest_exact1d_backward", "_upsample_nearest_exact2d_backward")
+@_registered("_upsample_nearest_exact3d_backward")
 @_registered("upsample_nearest1d_backward", "upsample_nearest2d_backward")
 @_registered("upsample_nearest3d_backward")
 def _nearest_gradient(
@@ -423,7 +452,7 @@ def _nearest_gradient(
     *scales: float | None,
 ) -> Combination:
     ends = shape[LEAD:]
-    _refuse_open_positions(ends, sizes, scales)
+    _refuse_open_positions(operation, ends, sizes, scales)
     n = _most_shared(sizes, ends)
     return _averaged(
         *(arithmetic, out, dy, lambda x: operation(x, sizes, shape, *scales), n), relative=0.0
@@ -461,10 +490,10 @@ def _linear(
     result = _averaged(arithmetic, out, a, upsampled, 2 * space + 1, relative=3 * space * NEAREST)
     pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[space - 1]
     nearby = upsampled(pool(a.reach, _NEAR, stride=1, padding=_NEAR // 2))
-    return result.plus(nearby, _moves(a.value.shape[-space:]))
+    return result.plus(nearby, moves(a.value.shape[-space:]))
 
 
-def _moves(ends: Sequence[int]) -> float:
+def moves(ends: Sequence[int]) -> float:
     """Return how far a result moves, in units of twice what is nearby, by all axes' positions."""
     return sum(2 * _POSITION * (end + 1) for end in ends)
 
@@ -492,4 +521,4 @@ def _linear_gradient(
     result = _averaged(arithmetic, out, dy, spread, n, relative=3 * space * NEAREST)
     pool = (_aten.avg_pool1d, _aten.avg_pool2d, _aten.avg_pool3d)[space - 1]
     nearby = pool(spread(dy.reach), [_NEAR] * space, [1] * space, [_NEAR // 2] * space)
-    return result.plus(nearby, _NEAR**space * _moves(ends))
+    return result.plus(nearby, _NEAR**space * moves(ends))

@@ -32,6 +32,18 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Any], Any], flo
     "erfc": (torch.erfc, mpmath.erfc, -4, 4),
     "erfinv": (torch.erfinv, mpmath.erfinv, -0.99, 0.99),
     "lgamma": (torch.lgamma, mpmath.loggamma, 0.01, 90),
+    "digamma": (torch.digamma, mpmath.digamma, 0.01, 90),
+    "i0": (torch.special.i0, lambda x: mpmath.besseli(0, x), -20, 20),
+    "i1": (torch.special.i1, lambda x: mpmath.besseli(1, x), -20, 20),
+    "i0e": (torch.special.i0e, lambda x: mpmath.exp(-abs(x)) * mpmath.besseli(0, x), -20, 20),
+    "erfcx": (torch.special.erfcx, lambda x: mpmath.exp(x * x) * mpmath.erfc(x), -5, 20),
+    "log_ndtr": (torch.special.log_ndtr, lambda x: mpmath.log(mpmath.ncdf(x)), -20, 5),
+    "ndtri": (
+        torch.special.ndtri,
+        lambda p: mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1),
+        0.01,
+        0.99,
+    ),
 }
 
 
