@@ -79,6 +79,7 @@ from kernel_workbench.oracles.reference.whole_numbers import (
     gathered,
     overwriting,
     poison_unread,
+    set_mask,
 )
 
 __all__ = ["OpError", "ReferenceOp", "op"]
@@ -165,9 +166,12 @@ class Reference:
 
     @property
     def repeating(self) -> frozenset[str]:
-        """The arguments whose numbers may all be the same: no ends, and none that are distinct."""
+        """The arguments whose numbers may all be the same: no ends, and none that are distinct.
+
+        An argument that a kernel writes to has a place for each number.
+        """
         apart = self.distinct.keys() | self.pointers.keys() | self.drawn_by.keys() | self.rising
-        apart |= self.uneven
+        apart |= self.uneven | set(self.updates)
         return frozenset(array.name for array in self.signature.arrays) - apart
 
     @property
@@ -273,7 +277,20 @@ class Reference:
         return chosen
 
     def _set_deciding(self, array: Array, whole: Tensor, case: Case) -> None:
-        """Set two places of three, of an argument that holds places, to those that decide a row."""
+        """Set two places of three, of an argument that holds places, to those that decide a row.
+
+        A mask's rows keep one number, the last quarter, nothing, or all. Of parts one has all of
+        the axis: the first, the one before the last, or the last.
+        """
+        turn = case.seed + sum(size for _, size in case.sizes)
+        if array.kind == torch.bool:
+            empty, full = (_mask_may_be(self, array.name, value=value) for value in (False, True))
+            set_mask(whole, turn, may_be_empty=empty, may_be_full=full)
+            return
+        if array.name in self.pointers:
+            whole[1:-1] = int(whole[-1]) if turn % 3 == 0 else 0
+            whole[1:-1][-1:] = int(whole[-1]) if turn % 3 < 2 else 0
+            return
         axis = self.labels().get(array.name)
         is_free = array.name in self.repeating and array.name not in overwriting(self)
         if axis is None or not is_free or not whole.numel():
@@ -705,6 +722,18 @@ def small_sizes(reference: Reference) -> dict[str, int]:
     choices = ({value for of in size.levels.values() for value in of} for size in sizes.values())
     drawn = (dict(zip(sizes, values_, strict=True)) for values_ in product(*map(sorted, choices)))
     return next((sizes_ for sizes_ in drawn if reference.problem(sizes_) is None), result)
+
+
+@cache
+def _mask_may_be(reference: Reference, name: str, *, value: bool) -> bool:
+    """Return whether outputs are numbers where all of a mask has this truth value."""
+    inputs = reference.plain_inputs(small_sizes(reference))
+    inputs[name] = torch.full_like(required(inputs, name), value)
+    try:
+        outputs = analysis.truth(reference.function, inputs)
+    except Exception:  # noqa: BLE001  # whatever a user's function raises
+        return False
+    return not any(bool(output.isnan().any()) for output in outputs)
 
 
 def _apart(reference: Reference) -> list[dict[str, int]]:

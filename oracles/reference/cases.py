@@ -65,6 +65,8 @@ _MAGNITUDES = (
     "far_weights",
 )
 _ALIKE = ("constant_rows", "zeros", "negative_zero", "ties")
+# Values beside which a lost number shows.
+_TELLING = frozenset({*_ORDINARY, *_MAGNITUDES, NEEDLES}) - _UNDERFLOWING
 
 
 def distributions_of(signature: Signature, gradients: tuple[str, ...]) -> dict[str, Distribution]:
@@ -406,33 +408,55 @@ def _covering(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     fitting = (values for values, case in drawn if coverage.served(case))
     plain = next(fitting, plain)
     yield from _not_finite(op, plain, cases, coverage.served)
-    yield from _left_out(op, plain, cases, coverage.served)
+    yield from _left_out(op, plain, few, cases, coverage.served)
 
 
 def _left_out(
-    op: Op, plain: Mapping[str, int], beside: Iterable[Case], serves: Callable[[Case], bool]
+    op: Op,
+    plain: Mapping[str, int],
+    few: Iterable[Factor],
+    beside: Iterable[Case],
+    serves: Callable[[Case], bool],
 ) -> Iterator[Case]:
     """Return cases of each layout, and finite distribution, that no case of several rows has.
 
-    A case of one row tells nothing of a stride. Offsets and far distances are many, and alike.
+    A case of one row tells nothing of a stride. Offsets and far distances are many, and alike. The
+    layouts' cases have the sizes of `few` that no other case has beside ordinary values: a sum's
+    end isn't seen where its numbers are zeros or NaN.
     """
     assert op.allowed is not None
     several = [case for case in beside if all(size > 1 for _, size in case.sizes)]
     layouts, fed = ({case.layout.name for case in several}, {case.distribution for case in several})
+    ordinary = (case for case in several if case.distribution in _TELLING)
+    asked = {*plain.items(), *(size for case in ordinary for size in case.sizes)}
+    values = (size for factor in few for of in factor.levels.values() for size in _sizes_of(of))
+    unasked = [size for size in dict.fromkeys(values) if size not in asked and size[1] > 1]
     pairs = tuple(_dtypes(op))
+
+    def case_with(pair: Dtypes, layout: Layout, distribution: str) -> Iterator[Case]:
+        """Yield the case of the first sizes that it may have: unasked ones of several sizes."""
+        new = unasked if distribution in _TELLING else []
+        for sizes in (dict(reversed(new)), dict(new[:1]), {}):
+            case = case_of(op.name, {**plain, **sizes}, pair, "ci", distribution)
+            case = replace(case, layout=layout)
+            if serves(case):
+                unasked[:] = [size for size in unasked if size not in sizes.items()]
+                yield case
+                return
+
     for place, layout in enumerate(op.allowed.layouts.values()):
         is_aligned = all(tensor_layout.offset == 0 for _, tensor_layout in layout.tensors)
-        if layout.name in layouts or not is_aligned or is_far(layout):
-            continue
-        case = replace(case_of(op.name, plain, pairs[place % len(pairs)], "ci"), layout=layout)
-        if serves(case):
-            yield case
+        if layout.name not in layouts and is_aligned and not is_far(layout):
+            yield from case_with(pairs[place % len(pairs)], layout, "normal")
     kinds = next(one for one in op.allowed.factors if one.name == "distribution")
     for part in (part for parts in kinds.levels.values() for part in parts):
         name = part.distribution or ""
-        case = case_of(op.name, plain, part.dtypes or pairs[0], "ci", name)
-        if name not in fed and serves(case):
-            yield case
+        if name not in fed:
+            yield from case_with(part.dtypes or pairs[0], CONTIGUOUS, name)
+
+
+def _sizes_of(parts: Iterable[Part]) -> Iterator[tuple[str, int]]:
+    return chain.from_iterable(part.sizes.items() for part in parts)
 
 
 def _not_finite(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.oracles import analysis
+from kernel_workbench.oracles.cases.distributions import deciding_columns
 from kernel_workbench.oracles.op import Inputs, required
 from kernel_workbench.oracles.reference.signature import Array, Axis, length
 
@@ -149,3 +150,22 @@ def _keeps(
 def _turned(array: Array, axis: str, tensor: Tensor) -> Tensor:
     places = [place for place, array_axis in enumerate(array.axes) if array_axis == axis]
     return tensor.flip(places) if places else tensor
+
+
+def set_mask(mask: Tensor, turn: int, *, may_be_empty: bool, may_be_full: bool) -> None:
+    """Make a mask's rows decide: one number is true, the last quarter, none, or all, in turn.
+
+    Where a row may not be empty, or full, one number of it differs.
+    """
+    if not mask.ndim or not mask.numel():
+        return
+    rows = mask.view(-1, mask.shape[-1])
+    place = torch.arange(len(rows), device=mask.device).unsqueeze(1)
+    column = torch.arange(mask.shape[-1], device=mask.device)
+    deciding = torch.tensor(deciding_columns(len(column), turn), device=mask.device)
+    one, kind = column == deciding[place % len(deciding)], (place + turn) % 4
+    late = rows & (column >= 3 * len(column) // 4)
+    kept = torch.where(kind == 1, late | one, one)
+    if may_be_empty:
+        kept &= kind != 2
+    rows[:] = torch.where(kind == 3, torch.ones_like(one) if may_be_full else ~one, kept)

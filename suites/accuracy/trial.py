@@ -253,7 +253,7 @@ class Trial:
             if or_nan is not None:
                 needed &= ~or_nan
             if not bool(needed.any()) or any(
-                bool(((change - argument).abs() <= limit).all())
+                bool(((change - argument.to(change)).abs() <= limit).all())
                 for argument in self._inputs.values()
                 if isinstance(argument, Tensor) and argument.shape == change.shape
             ):

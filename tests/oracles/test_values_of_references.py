@@ -13,18 +13,22 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from kernel_workbench.oracles import (
+    ADD_RMS_NORM_BACKWARD,
     CROSS_ENTROPY_FORWARD,
+    MATMUL_FORWARD,
     OPS,
+    QUANTISE_BLOCKS,
     QUANTISE_ROWS,
     RMS_NORM_FORWARD,
     SMOOTHED_CROSS_ENTROPY_FORWARD,
+    SOFTMAX_FORWARD,
 )
 from kernel_workbench.oracles.cases.distributions import NEEDLES, deciding_columns
 from kernel_workbench.oracles.cases.names import case_named, objection
 from kernel_workbench.oracles.cases.sizes import COLUMNS, ROWS, Sizes
 from kernel_workbench.oracles.op import Bound, Case, Inputs, Numerics, Outputs, required
 from kernel_workbench.oracles.reference import OpError, ReferenceOp, op, values_of_number
-from kernel_workbench.oracles.reference.cases import case_of
+from kernel_workbench.oracles.reference.cases import _TELLING, _few_sizes, case_of
 
 _CPU, _SINGLE = torch.device("cpu"), (torch.float32, torch.float32)
 _REFERENCES = tuple(item for item in OPS.values() if isinstance(item, ReferenceOp))
@@ -208,3 +212,21 @@ def test_cases_of_an_op_whose_plainest_sizes_it_has_not_are_its_own() -> None:
     cases = _chosen.cases()
     assert not [case.id() for case in cases if objection(_chosen, case) is not None]
     assert {"nan", "inf"} <= {case.distribution for case in cases if case.dtype == torch.float32}
+
+
+@pytest.mark.parametrize("of", [MATMUL_FORWARD, ADD_RMS_NORM_BACKWARD], ids=lambda of: of.name)
+def test_each_size_is_met_beside_numbers_that_count(of: ReferenceOp) -> None:
+    """A sum of zeros, or of NaN, hides that its end is lost: k of 528 had no other numbers."""
+    assert of.allowed is not None
+    telling = [case for case in of.cases() if case.tier == "ci" and case.distribution in _TELLING]
+    met = {size for case in telling if min(dict(case.sizes).values()) > 1 for size in case.sizes}
+    few = (parts for factor in of.allowed.factors for parts in _few_sizes(factor).levels.values())
+    sizes = {size for parts in few for part in parts for size in part.sizes.items()}
+    assert {size for size in sizes if size[1] > 1} <= met
+
+
+def test_rows_of_whole_tiles_are_tried() -> None:
+    """Kernels take a way without masks where the rows are a multiple of their tile."""
+    for of in (SOFTMAX_FORWARD, QUANTISE_BLOCKS, ADD_RMS_NORM_BACKWARD):
+        cases = [case for case in of.cases() if case.tier == "ci" and case.size("m")]
+        assert any(case.size("m") % 64 == 0 for case in cases), of.name

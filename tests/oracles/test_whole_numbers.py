@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from jaxtyping import Float, Int, Int32
+from jaxtyping import Bool, Float, Int, Int32
 from torch import Tensor
 
 from kernel_workbench import Sizes, op
+from kernel_workbench.oracles.cases.distributions import NEEDLES
 from kernel_workbench.oracles.cases.names import layout_named
 from kernel_workbench.oracles.op import ArgumentsError, Inputs, required
 from kernel_workbench.oracles.reference import OpError, ReferenceOp
@@ -188,3 +189,54 @@ def test_size_that_does_not_follow_is_said_to_be_unknown() -> None:
     assert halves_summed.case_from is not None
     with pytest.raises(ArgumentsError, match="no argument's shape says the size n"):
         halves_summed.case_from({"x": torch.ones(4)})
+
+
+def test_needles_leave_parts_empty() -> None:
+    """One part has all rows: the first, the last, and one between two empty ones, by the seed."""
+    ends = {seed: required(_inputs(segment_sums, NEEDLES, seed), "ends") for seed in range(3)}
+    middles = {tuple(end[1:-1].tolist()) for end in ends.values()}
+    assert all(end[0] == 0 and end[-1] == 12 for end in ends.values())
+    assert middles == {(0, 0, 0), (0, 0, 12), (12, 12, 12)}
+
+
+@op(sizes={"t": _some(12, 20), "n": _some(8, 6)}, name="guarded_softmax")
+def guarded_softmax(x: Float[Tensor, "t n"], mask: Bool[Tensor, "t n"]) -> Float[Tensor, "t n"]:
+    """Softmax of some numbers; 0 where there are none."""
+    e = torch.where(mask, torch.exp(x), 0.0)
+    total = e.sum(-1, keepdim=True)
+    return e / torch.where(total == 0, 1.0, total)
+
+
+@op(sizes={"t": _some(12, 20), "n": _some(8, 6)}, name="unguarded_softmax")
+def unguarded_softmax(x: Float[Tensor, "t n"], mask: Bool[Tensor, "t n"]) -> Float[Tensor, "t n"]:
+    """NaN where there are no numbers."""
+    return torch.where(mask, x, -torch.inf).softmax(-1)
+
+
+def test_needles_empty_a_mask_where_that_is_defined() -> None:
+    """Rows keep one number, some of the last quarter, none, and all of them."""
+    counts = required(_inputs(guarded_softmax, NEEDLES), "mask").sum(-1)
+    assert {0, 1, 8} <= set(counts.tolist())
+    counts = required(_inputs(unguarded_softmax, NEEDLES), "mask").sum(-1)
+    assert {1, 8} <= set(counts.tolist())
+    assert counts.min() == 1
+
+
+@op(sizes=_SIZES, labels={"slot": "t"}, distinct={"slot": "b"}, updates=("cache",))
+def slots_filled(
+    cache: Float[Tensor, "t n"], new: Float[Tensor, "b n"], slot: Int[Tensor, "b"]
+) -> None:
+    """New rows in some slots."""
+    cache[slot] = new
+
+
+def test_argument_that_is_written_to_has_a_place_for_each_number() -> None:
+    """No kernel can write two rows to one place."""
+    assert slots_filled.allowed is not None
+    expanded = {
+        name
+        for layout in slots_filled.allowed.layouts.values()
+        for name, tensor_layout in layout.tensors
+        if tensor_layout.expanded
+    }
+    assert expanded == {"new"}

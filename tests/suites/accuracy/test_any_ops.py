@@ -18,8 +18,8 @@ from studies.sound_kernels import rows_of
 pytestmark = pytest.mark.long_run
 
 _FOLDER = Path("tests/candidates/any_ops")
-_FILES = ("in_place", "whole_numbers", "constants")
-_DISTRIBUTIONS = ("normal", "constant_rows", "mean100")
+_FILES = ("in_place", "whole_numbers", "constants", "masks")
+_DISTRIBUTIONS = ("normal", "constant_rows", "mean100", "needles")
 _CHANGED, _FORM = "changed input", "wrong outputs"
 # Of wrong kernels the rules by which they are found, where that isn't by their numbers.
 _RULES = {
