@@ -102,6 +102,8 @@ class BackwardCall:
 
     aligned: every pointer and row is a multiple of 16 bytes, columns are adjacent, and rows are
     less than 2^31 elements apart.
+    alike: not aligned, but columns are adjacent, and a row begins equally far past a multiple of 16
+    bytes in all inputs; dx_alike: in dx too.
     """
 
     def __init__(
@@ -131,6 +133,13 @@ class BackwardCall:
         # A stride beyond 32 bits can't be counted in vectors: see `offsets`.
         self.aligned = aligned and all(matrix.row < 2**31 for matrix in matrices)
         vector = 16 // x.element_size() if self.aligned else 1
+        adjacent = all(matrix.column == 1 for matrix in matrices)
+        begins, dx_begins = (
+            {(rows.data.data_ptr() % 16, rows.row * x.element_size() % 16) for rows in group}
+            for group in (matrices, [StridedMatrix(self.dx, self.n, 1)])
+        )
+        self.alike = not self.aligned and adjacent and len(begins) == 1
+        self.dx_alike = begins == dx_begins
         self.arguments: dict[str, object] = {
             "dy_ptr": dy_rows.data,
             "x_ptr": x_rows.data,
@@ -149,7 +158,7 @@ class BackwardCall:
             "stride_rn": 0 if residual is None else residual.column,
             "inverse_n": 1.0 / self.n,
             "ZERO_CENTRED": zero_centred,
-            "ADJACENT": all(matrix.column == 1 for matrix in matrices),
+            "ADJACENT": adjacent,
             "VECTOR": vector,
         }
 

@@ -59,10 +59,12 @@ def weight_of(weight_ptr, offs_n, n, ZERO_CENTRED: tl.constexpr):
 
 
 @triton.jit
-def leave_partials(dweight_part_ptr, dbias_part_ptr, dweight, dbias, part, offs_n, n):
-    """Store a program's sums of its rows as the partial row `part`."""
+def leave_partials(dweight_part_ptr, dbias_part_ptr, dweight, dbias, part, offs_n, n, end=None):
+    """Store a program's sums of its rows as the partial row `part`, up to the column `end` or n."""
+    if end is None:
+        end = n
     part_offs = part.to(tl.int64) * n + offs_n
     if dweight_part_ptr is not None:
-        tl.store(dweight_part_ptr + part_offs, tl.sum(dweight, axis=0), mask=offs_n < n)
+        tl.store(dweight_part_ptr + part_offs, tl.sum(dweight, axis=0), mask=offs_n < end)
     if dbias_part_ptr is not None:
-        tl.store(dbias_part_ptr + part_offs, tl.sum(dbias, axis=0), mask=offs_n < n)
+        tl.store(dbias_part_ptr + part_offs, tl.sum(dbias, axis=0), mask=offs_n < end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.kernels import device as devices
+from kernel_workbench.kernels.launch_plan import Recorded
 from kernel_workbench.kernels.layer_norm import column_owning, row_persistent, row_sharing
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
 from kernel_workbench.oracles.layer_norm.cases import OPTION_SETS, layer_norm_case
@@ -156,12 +158,64 @@ def test_row_of_two_blocks_is_right_with_every_option(
                 assert bool(((mine.double() - exact).abs() <= bounds[name].deterministic).all())
 
 
+def _laid_out(tensor: Tensor, offset: int, gap: int) -> Tensor:
+    """Return a copy of a matrix [m, n] that begins at an offset, with gaps between rows."""
+    m, n = tensor.shape
+    memory = torch.empty(offset + m * (n + gap) + 16, dtype=tensor.dtype, device=tensor.device)
+    return memory.as_strided((m, n), (n + gap, 1), offset).copy_(tensor)
+
+
+# Columns and dtypes; then of x, dy and a residual the first element, and elements between rows.
+_SHIFTED = {
+    "odd": ((1023, (_BF16, _BF16)), (0, 0), (0, 0), (0, 0)),
+    "far offset": ((516, (_F32, _F32)), (1, 0), (5, 4), (9, 8)),
+    "gaps": ((520, (_F16, _F32)), (3, 1), (11, 9), (3, 17)),
+    "even": ((1030, (_BF16, _F32)), (6, 0), (6, 0), (6, 8)),
+    "widest": ((8191, (_F32, _F32)), (2, 0), (2, 0), (2, 0)),
+}
+
+
+@pytest.mark.parametrize("options", ["", "rms_norm no_bias", "residual", "no_weight"])
+@pytest.mark.parametrize("name", _SHIFTED)
+def test_rows_are_loaded_by_whole_vectors_from_a_shifted_start(
+    name: str, options: str, device: torch.device
+) -> None:
+    """Rows that begin alike past 16 bytes in all inputs are right, and no byte beside them is read.
+
+    Only the strict interpreter sees such a read, and a false promise about an address.
+    """
+    (n, dtypes), *places = _SHIFTED[name]
+    case = layer_norm_case(21, n, dtypes, options=frozenset(options.split()))
+    inputs = LAYER_NORM_BACKWARD.inputs(case, device)
+    for key, place in zip(("x", "dy", "dresidual"), places, strict=True):
+        tensor = inputs.get(key)
+        if isinstance(tensor, Tensor):
+            inputs[key] = _laid_out(tensor, *place)
+    recorded, got = Recorded(), list[Tensor | None]()
+    kernel = partial(_KERNELS["row_persistent"], **inputs, aligned=False, recorded=recorded)
+    if device.type == "cpu":
+        tensors = tuple(value for value in inputs.values() if isinstance(value, Tensor))
+        assert violation_of(lambda: got.extend(kernel()), tensors) is None
+    else:
+        got.extend(kernel())
+    launched = recorded.launches[0]
+    arguments = dict(zip(launched.kernel.arg_names, launched.arguments, strict=True))
+    assert arguments["SHIFTED"] == 16 // dtypes[0].itemsize
+    assert arguments["WHOLE_DX"] == (name == "odd")
+    truth = LAYER_NORM_BACKWARD.oracle(case, inputs)
+    bounds = LAYER_NORM_BACKWARD.bound(case, inputs, truth, PLAIN)
+    for (output, exact), mine in zip(truth.items(), got, strict=True):
+        assert (mine is None) == (exact is None)
+        if mine is not None and exact is not None:
+            assert bool(((mine.double() - exact).abs() <= bounds[output].deterministic).all())
+
+
 def test_blocks_hold_every_row() -> None:
     """Blocks are powers of 2; two are narrower than one where a tile takes two by itself."""
     for n, (key, blocks) in product(range(1, 8193), product(row_persistent._TILES, (1, 2))):
         first, rest = row_persistent._blocks(n, blocks)
         assert first & (first - 1) == rest & (rest - 1) == 0
         assert (first < n <= first + rest) if rest else (n <= first)
-        cut = row_persistent._tiles(key[0], n, aligned=key[1])[0]
+        cut = row_persistent._TILES[key][min(w for w in row_persistent._TILES[key] if w >= n)]
         if cut.blocks == 2:
             assert sum(row_persistent._blocks(n, 2)) < row_persistent._blocks(n, 1)[0]

@@ -27,8 +27,8 @@ MUTANTS = (
         ERROR,
         Edit(
             _ROWS,
-            "dy = tl.load(dy_ptr + dy_offs, mask=mask, other=0.0",
-            "dy = tl.load(dy_ptr + dy_offs, mask=mask, other=1.0",
+            "dy = tl.load(dys, mask=mask, other=0.0",
+            "dy = tl.load(dys, mask=mask, other=1.0",
         ),
         Edit(_TILES, "mask=offs_n < n, other=0.0)", "mask=offs_n < n, other=1.0)"),
     ),
@@ -40,8 +40,8 @@ MUTANTS = (
         UNDEFINED,
         Edit(
             _ROWS,
-            "x = tl.load(x_ptr + x_offs, mask=mask, other=0.0,",
-            "x = tl.load(x_ptr + x_offs, mask=mask,",
+            "x = tl.load(xs, mask=mask, other=0.0,",
+            "x = tl.load(xs, mask=mask,",
         ),
     ),
     _mutant(
@@ -165,8 +165,8 @@ MUTANTS = (
         ERROR,
         Edit(
             _ROWS,
-            "dx += tl.load(dresidual_ptr + r_offs, mask=mask, other=0.0).to(tl.float32)",
-            "dx += rstd * tl.load(dresidual_ptr + r_offs, mask=mask, other=0.0).to(tl.float32)",
+            "dx += tl.load(residuals, mask=mask, other=0.0).to(tl.float32)",
+            "dx += rstd * tl.load(residuals, mask=mask, other=0.0).to(tl.float32)",
         ),
     ),
     _mutant(
@@ -205,7 +205,7 @@ MUTANTS = (
         (*ERROR, *NAN, *ACCESS),
         Edit(
             _CALL,
-            '"ADJACENT": all(matrix.column == 1 for matrix in matrices),',
+            '"ADJACENT": adjacent,',
             '"ADJACENT": True,',
         ),
     ),
@@ -251,9 +251,10 @@ MUTANTS = (
         Edit(_ROWS, "WIDEST = 8192", "WIDEST = 8192\n_calls = []"),
         Edit(
             _ROWS,
-            "    table = _TILES[itemsize, aligned]\n",
+            "    kinds = ",
             "    _calls.append(1)\n"
-            "    table = {8192: RowTile(1 + 3 * (len(_calls) % 2), 4, 1, 1)}\n",
+            "    return (RowTile(1 + 3 * (len(_calls) % 2), 4, 1, 1),)\n"
+            "    kinds = ",
         ),
     ),
     _mutant(
