@@ -1,15 +1,15 @@
 """Judges that wait: forks of a process that has everything loaded, each of which makes one run.
 
 The server itself judges nothing and imports no candidate. It forks spares. A spare starts the
-server of its workers and the process of users' calls, as every run does, and waits for a request.
-On a GPU the spare and its first worker create their contexts of CUDA meanwhile. With the request
-the spare becomes the judge of that one run, with the client's folder, variables and streams, and
-then ends. So no value and no verdict is kept from one run to the next, secrets are drawn anew, and
-a candidate finds the processes that it finds without a warm judge; on a GPU its first worker has
-a context of CUDA already. A judge names the cases of its run when it
-ends: once no run is left, the server follows the errors of such cases, so that later judges have
-the graphs of their references. The server adopts no orphan: a run ends what it
-started itself, and the ancestors of a user's process tell nothing of a judge.
+server of its workers, a first worker and the process of users' calls, as every run does, and waits
+for a request. On a GPU the spare and its first worker create their contexts of CUDA meanwhile. With
+the request the spare becomes the judge of that one run, with the client's folder, variables and
+streams, and then ends. So no value and no verdict is kept from one run to the next, secrets are
+drawn anew, and a candidate finds the processes that it finds without a warm judge; on a GPU its
+first worker has a context of CUDA already. A judge names the cases of its run when it ends: once no
+run is left, the server traces the references of these cases, so that later judges have their
+graphs. The server adopts no orphan: a run ends what it started itself, and the ancestors of a
+user's process reveal nothing of a judge.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ class Server:
         self.judges.remove(judge)
         self.lost = 0 if judge.client is not None else self.lost + 1
         os.close(judge.ended)
-        if judge.client is not None and self.device == "cpu":
+        if judge.client is not None:
             self._learn(judge.line)
         judge.line.close()
         if judge.client is not None:
@@ -332,8 +332,8 @@ def _load(device: str) -> None:
     all_kernels()
     if device == "cpu":
         mend(torch.device(device), strictly=True)  # of no consequence for a run with --no-strict
-        for op in OPS.values():
-            _warm(op)
+    for op in OPS.values():  # references are traced on the CPU for a GPU too
+        _warm(op)
     for name, module in list(sys.modules.items()):
         if name.startswith(_PLUGINS):  # a plugin that is loaded before pytest is an error to it
             module.__doc__ = f"{module.__doc__}\n\nPYTEST_DONT_REWRITE"
@@ -420,13 +420,11 @@ def _judge(line: socket.socket, device_name: str) -> int:
 
 def _get_ready(device: torch.device) -> None:
     """Start the processes of a run that it can take over. Raises WorkersError."""
-    strict = device.type == "cpu"
-    server = ForkServer.start(device, strict=strict)
+    server = ForkServer.start(device, strict=True)
     users = UsersProcess(device)
     users.begin()
     server.wait()
-    if device.type == "cuda":
-        server.prepare()
-        create_context(device)
-    waiting.keep(ForkServer.key(device, strict=strict), server)
+    server.prepare()
+    create_context(device)
+    waiting.keep(ForkServer.key(device, strict=True), server)
     waiting.keep(users.key(), users)

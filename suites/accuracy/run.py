@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.cases import GENERATED
-from kernel_workbench.oracles.op import Case, Inputs, Outputs
+from kernel_workbench.oracles.op import CONTIGUOUS, Case, Inputs, Outputs
 from kernel_workbench.reports.record import AccuracyRow
 from kernel_workbench.suites.accuracy.trial import Trial
 from kernel_workbench.suites.accuracy.truth import CaseValues
@@ -36,6 +36,7 @@ from kernel_workbench.suites.sandbox.call import (
     Then,
     printed_by,
 )
+from kernel_workbench.suites.sandbox.judge_side.plain_calls import MOST_BYTES as MOST_BYTES_AS_TEXT
 from kernel_workbench.suites.sandbox.judge_side.workers import SPENT, Workers
 from kernel_workbench.suites.sandbox.originals import Originals
 from kernel_workbench.suites.sandbox.parcels import Parcel
@@ -173,12 +174,16 @@ class Run:
         values = self._values_of(kernel, case)
         values.judged = None  # which holds on to the truth
         self._leave_room(kernel, values)
+        brief = self.is_brief(kernel, case)
+        has_plain_call = not brief and self._begin_plain_call(kernel, values)
         first = self.call(kernel, values, "nan")
         second = first
-        brief = self.is_brief(kernel, case)
         if first.rule is None and not brief:
             second = self.call_flipped(kernel, values, "sentinel")
+        # It has to end before the truth is computed, which a running candidate could look for.
+        plain = self._end_plain_call(kernel, values) if has_plain_call else None
         if NOT_INTERPRETED in (first.rule, second.rule):
+            self.asked_before.discard(self._plain_kind(kernel, case))
             return self.refused(kernel, case, str(first.reason or second.reason))
         if first.fatal or second.fatal:
             lost = Verdict("raised", first.reason or second.reason, ())
@@ -191,7 +196,7 @@ class Run:
             self._values = None
         if kernel.op.bytes(case) > _MOST_BYTES_KEPT_PACKED:
             values.parcel = None  # the truth will need the room
-        trial = Trial(self, kernel, values, declared, first, second)
+        trial = Trial(self, kernel, values, declared, first, second, plain)
         verdict = trial.verdict()
         if verdict.rule == NOT_INTERPRETED:  # in a later call, such as of another configuration
             return self.refused(kernel, case, str(verdict.reason))
@@ -205,6 +210,39 @@ class Run:
                 "notes": (*trial.notes, *passed, *self._has_one_way(kernel, declared, first)),
             }
         )
+
+    def first_plain_call(self, kernel: Kernel, case: Case) -> bool:
+        """Return True once for a kernel, on a CPU for each of its dtypes: a plain call is due.
+
+        The case has to be small and packed. A kernel of a fixed configuration gets none, because a
+        user's call asks for no configuration.
+        """
+        if not self.apart or kernel.origin == "baseline" or kernel.configuration is not None:
+            return False
+        if case.layout != CONTIGUOUS or kernel.op.bytes(case) > MOST_BYTES_AS_TEXT:
+            return False
+        kind = self._plain_kind(kernel, case)
+        is_first = kind not in self.asked_before
+        self.asked_before.add(kind)
+        return is_first
+
+    def _plain_kind(self, kernel: Kernel, case: Case) -> object:
+        by = None if self.device.type == "cuda" else case.dtype_label
+        return "plain", kernel.op.name, kernel.name, by
+
+    def _begin_plain_call(self, kernel: Kernel, values: CaseValues) -> bool:
+        """Begin a plain call beside the worker's, if one is due and its process is ready."""
+        if self.two_calls_alone or not self.first_plain_call(kernel, values.case):
+            return False
+        assert isinstance(self.runner, Workers)
+        if self.runner.ask_plainly(kernel, values.originals.read()):
+            return True
+        self.asked_before.discard(self._plain_kind(kernel, values.case))
+        return False
+
+    def _end_plain_call(self, kernel: Kernel, values: CaseValues) -> Call:
+        assert isinstance(self.runner, Workers)
+        return self.runner.answer_plainly(kernel, values.case, values.originals.read())
 
     def _has_one_way(self, kernel: Kernel, declared: Declared, call: Call) -> tuple[str, ...]:
         """Return a note, once for each kernel, if it has no configurations to choose from."""

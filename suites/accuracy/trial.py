@@ -41,13 +41,12 @@ from torch import Tensor
 
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.cases.distributions import generator
-from kernel_workbench.oracles.op import CONTIGUOUS, Bound, Case, Inputs, optional
+from kernel_workbench.oracles.op import Bound, Case, Inputs, optional
 from kernel_workbench.reports.record import Rule, Tried
 from kernel_workbench.suites.accuracy import invariance, relations
 from kernel_workbench.suites.accuracy.truth import CaseValues
 from kernel_workbench.suites.accuracy.verdict import Verdict, explained, judge
 from kernel_workbench.suites.sandbox.call import NOT_CAPTURED, PLAIN, Call, Declared, How, Stub
-from kernel_workbench.suites.sandbox.judge_side.plain_calls import MOST_BYTES as MOST_BYTES_AS_TEXT
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 
 if TYPE_CHECKING:
@@ -93,6 +92,7 @@ Finding = tuple[Rule, str]
 class Trial:
     """A kernel on a case, with the results so far.
 
+    plain: the call in a user's own process, if it was made beside the first two.
     notes: clauses about the kernel for its row, which don't fail it.
     """
 
@@ -102,6 +102,7 @@ class Trial:
     declared: Declared
     first: Call
     second: Call
+    plain: Call | None = None
     relations: tuple[Tried, ...] = ()
     invariance: tuple[Tried, ...] = ()
     notes: tuple[str, ...] = ()
@@ -349,19 +350,13 @@ class Trial:
 
     def _as_users_call(self) -> Finding | None:
         """Find a call that is wrong in a process without the suites' code."""
-        case, op, workers = self.values.case, self.kernel.op, self.run.runner
-        if not isinstance(workers, Workers) or self.kernel.origin == "baseline":
-            return None
-        if self.kernel.configuration is not None:  # a user's call asks for none
-            return None
-        if case.layout != CONTIGUOUS or op.bytes(case) > MOST_BYTES_AS_TEXT:
-            return None
-        by = None if self.run.device.type == "cuda" else case.dtype_label
-        kind = "plain", op.name, self.kernel.name, by
-        if kind in self.run.asked_before:
-            return None
-        self.run.asked_before.add(kind)
-        call = workers.call_plainly(self.kernel, case, self._inputs)
+        call = self.plain
+        if call is None:
+            case, workers = self.values.case, self.run.runner
+            if not self.run.first_plain_call(self.kernel, case):
+                return None
+            assert isinstance(workers, Workers)
+            call = workers.call_plainly(self.kernel, case, self._inputs)
         verdict = self._judged(call, call)
         if verdict.rule is None:
             return None

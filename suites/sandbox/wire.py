@@ -75,6 +75,10 @@ class Channel:
         except OSError as error:
             raise ClosedError(str(error)) from error
 
+    def is_readable(self) -> bool:
+        """Return True if `receive` would find something: bytes, or that the other side is gone."""
+        return bool(self._buffer or select.select([self.socket], [], [], 0)[0])
+
     def receive(self, wait_s: float | None = None) -> Message:
         """Return the next message.
 

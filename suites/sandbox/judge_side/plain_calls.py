@@ -73,13 +73,17 @@ class _Reply(BaseModel):
 
 @dataclass(slots=True)
 class UsersProcess:
-    """The process of a run's plain calls, if it is started."""
+    """The process of a run's plain calls, if it is started.
+
+    _asked_at: time.perf_counter when the call was sent whose answer is still to come
+    """
 
     device: torch.device
     overlay: str | None = None
     files: tuple[str, ...] = ()
     _process: WorkerProcess | None = None
     _is_ready: bool = False
+    _asked_at: float | None = None
 
     @property
     def pid(self) -> int | None:
@@ -96,11 +100,7 @@ class UsersProcess:
         Raises:
             WorkersError: if no process can be started.
         """
-        if self._process is None:
-            ready = waiting.take(self.key())
-            if isinstance(ready, UsersProcess):
-                self._process, ready._process = ready._process, None  # noqa: SLF001  (its own class)
-                self._is_ready = False
+        self._take_waiting()
         if self._process is None or self._process.ended:
             try:
                 keeper = start_detached("user_script.py")
@@ -113,11 +113,19 @@ class UsersProcess:
             with suppress(ClosedError):  # the process has ended; the wait for its answer raises
                 self._process.line.send(first)
 
+    def _take_waiting(self) -> None:
+        """Take the process that a warm judge started ahead, if this run has none."""
+        if self._process is None:
+            ready = waiting.take(self.key())
+            if isinstance(ready, UsersProcess):
+                self._process, ready._process = ready._process, None  # noqa: SLF001  (its own class)
+                self._is_ready = False
+
     def end(self) -> None:
         """End the process, if one runs."""
         if self._process is not None:
             self._process.end()
-            self._process = None
+            self._process = self._asked_at = None
 
     def _files_of(self, kernel: Kernel) -> list[str]:
         """Return the kernel's file, and before it those of the run that define ops.
@@ -132,6 +140,29 @@ class UsersProcess:
         homes = {str(home_of(name)) for name in OPS}
         before = self.files[: self.files.index(kernel.path)]
         return [*(file for file in before if file in homes), kernel.path]
+
+    def ask(self, kernel: Kernel, inputs: Inputs, memory_limit: int) -> bool:
+        """Begin a call if the process can take one at once: it then runs beside a worker's call.
+
+        Args:
+            kernel: the kernel.
+            inputs: the arguments by name, which are copied and packed.
+            memory_limit: the most resident bytes of the process.
+
+        Returns:
+            True if the call has begun; `answer` then has to follow.
+        """
+        self._take_waiting()
+        process = self._process
+        if process is None or process.ended or self._asked_at is not None:
+            return False
+        if not self._is_ready and not process.line.is_readable():
+            return False
+        try:
+            self._send(kernel, inputs, memory_limit)
+        except EndedError:
+            return False  # `call` starts another process
+        return True
 
     def call(
         self,
@@ -154,25 +185,55 @@ class UsersProcess:
             The call, with its outputs on the device of the inputs.
         """
         started = time.perf_counter()
+        if self._asked_at is not None:  # an interrupted call, whose reply would be taken for this
+            self.end()
+        try:
+            self.begin()
+            self._send(kernel, inputs, memory_limit)
+        except EndedError as ended:
+            return Call({}, time.perf_counter() - started, ended.rule, str(ended))
+        return self.answer(kernel, case, inputs, limit_s, memory_limit)
+
+    def _send(self, kernel: Kernel, inputs: Inputs, memory_limit: int) -> None:
+        """Wait until the process is ready, and send it the call. Raises EndedError."""
+        assert self._process is not None
+        if not self._is_ready:
+            self._process.answer(_START_S, memory_limit)
+            self._is_ready = True
         message: Message = {
             "op": kernel.op.name,
             "kernel": kernel.name,
             "files": self._files_of(kernel),
             "inputs": {name: _spelled(value) for name, value in inputs.items()},
         }
+        self._process.ask(message)
+        self._asked_at = time.perf_counter()
+
+    def answer(
+        self,
+        kernel: Kernel,
+        case: Case,
+        inputs: Inputs,
+        limit_s: float,
+        memory_limit: int,
+    ) -> Call:
+        """Return the call that `ask` has begun; the arguments are those of `call`.
+
+        If the process was ended meanwhile, the call is made in another one.
+        """
+        if self._process is None or self._asked_at is None:
+            return self.call(kernel, case, inputs, limit_s, memory_limit)
+        started = self._asked_at
         home = next(value.device for value in inputs.values() if isinstance(value, Tensor))
         try:
-            self.begin()
-            assert self._process is not None
-            if not self._is_ready:
-                self._process.answer(_START_S, memory_limit)
-                self._is_ready = True
-            reply = _Reply.model_validate(self._process.exchange(message, limit_s, memory_limit))
+            reply = _Reply.model_validate(self._process.answer(limit_s, memory_limit))
             outputs = _outputs(kernel, case, reply, home)
         except EndedError as ended:
             return Call({}, time.perf_counter() - started, ended.rule, str(ended))
         except (ValidationError, ValueError):
             return Call({}, time.perf_counter() - started, "wrong outputs", _NO_OUTPUTS)
+        finally:
+            self._asked_at = None
         seconds = time.perf_counter() - started
         if reply.raised is not None:
             if is_fatal(reply.raised):

@@ -86,10 +86,11 @@ class ForkServer:
             tasks: modules that the workers import before a user's files.
         """
         adopt_orphans()
-        ready = waiting.take(cls.key(device, strict=strict, tasks=tasks))
+        key = cls.key(device, strict=strict, tasks=tasks)
+        ready = waiting.take(key)
         if isinstance(ready, ForkServer):
             return ready
-        kind = "none" if strict is None else "strict" if strict else "stock"
+        _, _, kind, _ = key
         module = "kernel_workbench.suites.sandbox.worker_side.fork_server"
         with new_line() as (ours, theirs, output):
             process = subprocess.Popen(
@@ -106,9 +107,15 @@ class ForkServer:
     @staticmethod
     def key(
         device: torch.device, *, strict: bool | None, tasks: tuple[str, ...] = ()
-    ) -> tuple[object, ...]:
-        """Return what a server that waits has to have been started with."""
-        return "server", device.type, strict, tasks
+    ) -> tuple[str, str, str, tuple[str, ...]]:
+        """Return what a server that waits has to have been started with.
+
+        On a GPU nothing is interpreted, strictly or not.
+        """
+        kind = (
+            "none" if strict is None else "strict" if strict and device.type == "cpu" else "stock"
+        )
+        return "server", device.type, kind, tasks
 
     def wait(self) -> None:
         """Wait until the server can fork.

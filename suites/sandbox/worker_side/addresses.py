@@ -12,6 +12,7 @@ import ctypes
 import gc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar
 
@@ -129,18 +130,20 @@ class _Places:
         count = (dict.__sizeof__(item) - dict.__basicsize__) // _WORD
         if apart or not table or count <= 0:
             return False
-        words = _words(table, count)
+        words = _words(table, count).tolist()
         values = {id(key): id(value) for key, value in item.items()}
-        keys = np.flatnonzero(np.isin(words[:-1], np.fromiter(values, dtype=np.uint64)))
-        pairs = {place: values[key] for place, key in zip(keys, words[keys].tolist(), strict=True)}
-        entries = {place: value for place, value in pairs.items() if words[place + 1] == value}
+        entries = {
+            place: value
+            for place, (key, value) in enumerate(pairwise(words))
+            if values.get(key) == value
+        }
         if len(entries) != len(item) or not wanted <= set(entries.values()):
             return False
         self.own |= own
         self.keys += item
         for place, value in entries.items():
-            at = table + int(place) * _WORD
-            self.tables[at] = int(words[place])
+            at = table + place * _WORD
+            self.tables[at] = words[place]
             if value in wanted:
                 self.tables[at + _WORD] = value
         return True

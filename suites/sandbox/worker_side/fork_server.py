@@ -13,6 +13,7 @@ ends when the judge does.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import os
@@ -25,8 +26,8 @@ import traceback
 from pathlib import Path
 
 import torch
+import triton.runtime.cache
 
-from kernel_workbench.kernels.device import create_context
 from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.suites.sandbox.orphans import adopt_orphans, die_with_parent, end_children
 from kernel_workbench.suites.sandbox.wire import Channel, ClosedError
@@ -104,10 +105,11 @@ def _become_worker(
             sys.stdout, io.TextIOWrapper
         ):  # the judge reads each call's part of this file
             sys.stdout.reconfigure(line_buffering=True)
+        ready = None
         if "waits" in message:
-            create_context(device)
+            ready = worker.prepared(line, device, sys.argv[4:])
             message = line.receive(None)
-        worker.serve(line, message, device)
+        worker.serve(line, message, device, ready)
         status = 0
     except ClosedError:
         pass  # the judge has hung up and knows the reason
@@ -133,6 +135,13 @@ def _stand_alone(judge: Channel, read: int, output: int) -> None:
         os.close(descriptor)
 
 
+def _hash_triton() -> None:
+    """Let Triton hash its own files once for all workers; each compilation's key has this hash."""
+    hashed = getattr(triton.runtime.cache, "triton_key", None)  # no part of Triton's API
+    if hashed is not None:
+        hashed()
+
+
 def main() -> None:
     """Load everything, then serve the judge at the other end of the descriptor."""
     judge = Channel(socket.socket(fileno=int(sys.argv[1])))
@@ -145,6 +154,9 @@ def main() -> None:
     for task in sys.argv[4:]:
         importlib.import_module(task)
     fingerprint.prepare()
+    if device.type == "cuda" or sys.argv[3] == "none":
+        _hash_triton()
+    gc.freeze()  # a worker's collections then leave the objects alone that it shares with others
     try:
         judge.send({"ready": True})
         _Server(judge, device).serve()

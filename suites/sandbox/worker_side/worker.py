@@ -10,7 +10,7 @@ import ctypes
 import gc
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -22,6 +22,7 @@ import torch
 from kernel_workbench import use_overlay
 from kernel_workbench.kernels.builds import BuildError, built, is_built
 from kernel_workbench.kernels.causes import is_fatal
+from kernel_workbench.kernels.device import create_context
 from kernel_workbench.kernels.registry import FileRaisedError, Kernel, KernelError
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.suites.sandbox.call import Call, Declared, How, declared, told_of
@@ -55,6 +56,7 @@ class _Worker:
         self.state: process_state.State = {}  # of the process between calls
         self.tasks: dict[str, Callable[..., Any]] = {}  # each module's `run_task`
         self.fingerprint = fingerprint.NONE
+        self.watched: list[str] | None = None  # the tasks' modules when the fingerprint was taken
         self.replaced: dict[str, str] = {}  # sentences by a file's path
 
     def open(self, spec: Message, descriptors: tuple[int, ...]) -> str | None:
@@ -69,16 +71,23 @@ class _Worker:
             return str(error)
         return None
 
+    def watch(self, tasks: Sequence[str]) -> None:
+        """Guard the suites' code from here on; `tasks` are modules with a `run_task`."""
+        self.tasks = {module: sys.modules[module].run_task for module in tasks}
+        watch.watch_oracles()
+        self.fingerprint = fingerprint.take({"the worker's tasks": self.tasks})
+        self.watched = list(tasks)
+
     def load(self, message: Message) -> Message:
         """Import the kernels of the checkout, or of a changed copy of it, and a user's files."""
         self.tasks = {module: sys.modules[module].run_task for module in message["tasks"]}
         if message["overlay"]:
             use_overlay(message["overlay"])
+            self.watched = None
         registry = importlib.import_module("kernel_workbench.kernels.registry")
         own = {(kernel.op.name, kernel.name) for kernel in registry.all_kernels()}
-        if message["watched"]:
-            watch.watch_oracles()
-            self.fingerprint = fingerprint.take({"the worker's tasks": self.tasks})
+        if message["watched"] and self.watched != message["tasks"]:
+            self.watch(message["tasks"])
         left_out: dict[str, str] = {}
         try:
             for file in message["files"]:
@@ -320,12 +329,27 @@ def _described(kernel: Kernel, sm: int, device: torch.device) -> Message:
     }
 
 
-def serve(line: Channel, message: Message, device: torch.device) -> None:
-    """Answer the judge until it hangs up."""
+def prepared(line: Channel, device: torch.device, tasks: Sequence[str]) -> _Worker:
+    """Return a worker that is ready to import files before the judge has named any.
+
+    On a GPU it has a context of CUDA.
+    """
     torch.set_num_threads(1)
-    if message["watched"]:  # processes that only compile draw inputs through oracles
+    create_context(device)
+    watch.keep_refusing()
+    worker = _Worker(device, line)
+    worker.watch(tasks)
+    return worker
+
+
+def serve(
+    line: Channel, message: Message, device: torch.device, ready: _Worker | None = None
+) -> None:
+    """Answer the judge until it hangs up; `message` says what to load, `ready` is `prepared`'s."""
+    torch.set_num_threads(1)
+    if message["watched"] and ready is None:  # what only compiles draws inputs through oracles
         watch.keep_refusing()
-    of = _Worker(device, line)
+    of = ready or _Worker(device, line)
     answer: dict[str, Callable[[Message], Message]] = {
         "ask": of.ask,
         "build": of.build,

@@ -96,6 +96,16 @@ def test_keeper_that_says_nothing_leaves_nothing_open(monkeypatch: pytest.Monkey
 _LOAD: dict[str, object] = {"overlay": None, "files": [], "tasks": [], "sm": 90, "watched": False}
 
 
+def test_server_of_a_gpu_is_neither_strict_nor_not() -> None:
+    """A server that a warm judge started for a GPU serves each run there, --no-strict or not."""
+    keys = {
+        ForkServer.key(torch.device(name), strict=strict)
+        for name in ("cpu", "cuda")
+        for strict in (True, False)
+    }
+    assert len(keys) == 3
+
+
 def test_prepared_worker_is_taken_once() -> None:
     """Also one that has ended is replaced: no kernel is to blame for that."""
     server = ForkServer.start(_CPU, strict=None)

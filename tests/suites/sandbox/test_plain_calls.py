@@ -140,16 +140,16 @@ def workers(folder: Path) -> Iterator[Workers]:
 
     One that hangs has a limit of its own: sound calls may take as long as the machine needs.
     """
-    call = UsersProcess.call
+    answer = UsersProcess.answer
 
     def limited(script: UsersProcess, kernel: Kernel, *rest: Any) -> Call:  # noqa: ANN401
         case, inputs, limit_s, memory_limit = rest
         limit_s = 1.0 if kernel.name == "hangs" else limit_s
-        return call(script, kernel, case, inputs, limit_s, memory_limit)
+        return answer(script, kernel, case, inputs, limit_s, memory_limit)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOKED", str(folder / "looked.jsonl"))
-        patch.setattr(UsersProcess, "call", limited)
+        patch.setattr(UsersProcess, "answer", limited)
         made = Workers(_CPU, 90, files=(folder / "mine.py",))
         yield made
         made.close()
@@ -288,6 +288,33 @@ def _assert_alike(kernel: Kernel, case: Case, workers: Workers) -> None:
     assert list(there.outputs) == list(here.outputs) == list(kernel.op.forms(case))
     for name, each in here.outputs.items():
         assert torch.equal(there.outputs[name], each), name
+
+
+def test_call_runs_beside_a_workers_call(workers: Workers) -> None:
+    """One call at a time, and a reply that nobody waited for isn't taken for a later call's."""
+    kernel = next(item for item in workers.kernels() if item.name == "honest")
+    inputs = LAYER_NORM_BACKWARD.inputs(_CASE, _CPU)
+    right = workers.call_plainly(kernel, _CASE, inputs)
+    assert workers.ask_plainly(kernel, inputs)
+    assert not workers.ask_plainly(kernel, inputs)
+    beside = workers.answer_plainly(kernel, _CASE, inputs)
+    dy = inputs["dy"]
+    assert isinstance(dy, torch.Tensor)
+    assert workers.ask_plainly(kernel, inputs | {"dy": 2.0 * dy})
+    later = workers.call_plainly(kernel, _CASE, inputs)
+    for call in (beside, later):
+        assert call.rule is None
+        assert all(torch.equal(call.outputs[name], right.outputs[name]) for name in right.outputs)
+
+
+def test_process_that_is_not_ready_begins_no_call(folder: Path) -> None:
+    """The judge doesn't wait for the process at its first row: the plain call comes later."""
+    workers = Workers(_CPU, 90, files=(folder / "mine.py",))
+    kernel = next(item for item in workers.kernels() if item.name == "honest")
+    inputs = LAYER_NORM_BACKWARD.inputs(_CASE, _CPU)
+    assert not workers.ask_plainly(kernel, inputs)
+    assert workers.answer_plainly(kernel, _CASE, inputs).rule is None
+    workers.close()
 
 
 def test_process_ends_with_the_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
