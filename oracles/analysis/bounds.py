@@ -29,7 +29,12 @@ from kernel_workbench.oracles.analysis.quantities import (
     largest,
     number,
 )
-from kernel_workbench.oracles.analysis.replay import addends, largest_ratio, spread
+from kernel_workbench.oracles.analysis.replay import (
+    addends,
+    count_operations,
+    largest_ratio,
+    spread,
+)
 from kernel_workbench.oracles.analysis.scales import scale_of_rows, scales, select_rows
 from kernel_workbench.oracles.analysis.stochastic import errors
 from kernel_workbench.oracles.analysis.trace import (
@@ -52,6 +57,7 @@ SAYS_NOTHING = 0.3  # of an output's scale: a third of it could be left out
 _BLOCK = 64  # rows that stay in a cache
 _LOOSE = 32  # times what the longest sum may be off by: replays are to look at such errors
 _LOOSE_OF_REPLAYS = 64  # root mean squares: bounds of more replays are some 30 to 60
+_FEW = 1024  # times fewer elements: the replays of all would take longer than they are worth
 _SEVERAL = 4  # one in so many elements: after a relu half of them are 0
 _ROW = 8  # numbers, of which a root mean square says what is typical
 _SOME = 2**13  # of an output's numbers, evenly spaced: whether most are so is asked of them
@@ -148,8 +154,9 @@ def bounds(
         kept: dict[Node, Tensor] = {}
         nodes = output_nodes(graph.graph)
         choices = {node: choice_of(node) for node in nodes if _is_whole(node)}
-        sources = [choice.source for choice in choices.values() if choice is not None]
-        chosen_from: dict[Node, Pair | None] = dict.fromkeys(sources)
+        chosen_from: dict[Node, Pair | None] = dict.fromkeys(
+            choice.source for choice in choices.values() if choice is not None
+        )
         decided = any(node.target == DECIDES for node in graph.graph.nodes)
         try:
             pairs = walk(constants, values, kept, chosen_from)
@@ -172,7 +179,8 @@ def bounds(
                 large.append(node)
         sizes = scales(graph.graph, constants, values, kept, large) if large else {}
         shown: list[Tensor] | None = None
-        if with_replays and any(many for _, many in suspects) and not decided:
+        several = count_operations(graph.graph) > 1 and any(many for _, many in suspects)
+        if with_replays and several and not decided:
             shown = spread(walk, constants, values)
         results_, last_dtypes = [], []
         for index, (pair, dtype, node) in enumerate(zip(pairs, out_dtypes, nodes, strict=True)):
@@ -193,7 +201,7 @@ def bounds(
             shown is not None and pair.value.is_floating_point() and _is_loose(pair, shown[index])
             for index, pair in enumerate(pairs)
         ]
-        wanted = any(loose) or any(bound.powerless is not None for bound in results_)
+        wanted = any(loose) or any(map(_lacks_power, results_))
         wanted &= with_replays and likely is not None and not decided
         varying = errors(walk, constants, values) if wanted else None
         if varying is None:
@@ -205,6 +213,17 @@ def bounds(
             else bound
             for bound, pair, error, last, takes_all in every
         )
+
+
+def _lacks_power(bound: Bound) -> bool:
+    """Return True if more than a few elements lack power, or more than half of a row."""
+    silent = bound.powerless
+    if silent is None:
+        return False
+    silent = silent.expand(bound.deterministic.shape)
+    if int(silent.sum()) * _FEW >= silent.numel() or not silent.dim():
+        return True
+    return bool((silent.sum(-1) * 2 > silent.shape[-1]).any())
 
 
 def _walk(

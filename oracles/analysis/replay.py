@@ -49,14 +49,18 @@ def addends(graph: Graph) -> int:
     return max((size for node in sums for size in _sizes(node)), default=1)
 
 
+def count_operations(graph: Graph) -> int:
+    """Return the number of operations that compute: the errors of one alone cancel nothing."""
+    computed = (node for node in graph.nodes if node.op == "call_function")
+    return sum(node.target not in MOVES | MADE | {operator.getitem} for node in computed)
+
+
 def largest_ratio(graph: Graph, longest: int) -> float:
     """Return the largest ratio of a bound to a replay's root mean square where nothing cancels.
 
     longest: the result of `addends`.
     """
-    computed = (node for node in graph.nodes if node.op == "call_function")
-    operations = sum(node.target not in MOVES | MADE for node in computed)
-    return _CHANCE * math.sqrt(3 * operations * longest)
+    return _CHANCE * math.sqrt(3 * count_operations(graph) * longest)
 
 
 def _sizes(node: Node) -> Iterator[int]:

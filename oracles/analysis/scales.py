@@ -99,7 +99,8 @@ def _mean(out: Tensor, a: Tensor, *rest: Any, **_: object) -> Tensor:  # noqa: A
 
 @_of("mm", "bmm", "mv", "dot", "matmul", reads=True)
 def _product(out: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return torch.maximum(out.abs(), (a.square() @ b.square()).mul_(3).sqrt_())
+    size = (a.square() @ b.square()).mul_(3).sqrt_()
+    return torch.maximum(out.abs(), size, out=size)
 
 
 @_of("convolution", reads=True)

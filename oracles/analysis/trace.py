@@ -580,6 +580,8 @@ def _simplified(graph_module: GraphModule) -> GraphModule:
             node.replace_all_uses_with(node.all_input_nodes[0])
         elif node.target == _aten.as_strided.default and _is_reshape(*node.args):
             node.target, node.args = _aten.reshape.default, node.args[:2]
+        elif node.target in _BY_NUMBERS and node.args[1] == 1 and _is_alike(node, node.args[0]):
+            node.replace_all_uses_with(node.args[0])
         elif node.target in _BY_NUMBERS and _is_expanded(*node.args):
             (small, *sizes), numbers = node.args[0].args, node.args[1:]
             with graph.inserting_before(node):
@@ -648,6 +650,13 @@ def _is_reshape(x: Any, shape: Any, stride: Any, offset: int | None = None) -> b
     after = torch.empty(shape, device="meta")
     whole = before.is_contiguous() and before.numel() == after.numel()
     return whole and not offset and after.stride() == tuple(stride)
+
+
+def _is_alike(node: Node, x: object) -> bool:
+    """Return True if a node's result has another's shape and dtype."""
+    before = x.meta["val"] if isinstance(x, Node) else None
+    after = node.meta["val"]
+    return before is not None and (before.shape, before.dtype) == (after.shape, after.dtype)
 
 
 def _is_expanded(x: object, *numbers: object) -> bool:

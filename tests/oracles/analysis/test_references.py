@@ -237,8 +237,8 @@ def _sorts_backward(x: Tensor) -> Tensor:
     return gradient
 
 
-def _digamma(x: Tensor) -> Tensor:
-    return torch.digamma(x)
+def _zeta(x: Tensor) -> Tensor:
+    return torch.special.zeta(x, x)
 
 
 def _picks(x: Tensor) -> Tensor:
@@ -255,7 +255,7 @@ def _picks(x: Tensor) -> Tensor:
         (_changes_a_state, "changes a tensor that is none of its arguments"),
         (_sorts, "indices that depend on rounded values"),
         (_sorts_backward, "the gradient of torch.sort is given indices"),
-        (_digamma, "torch.digamma has no rule"),
+        (_zeta, "torch.special.zeta has no rule"),
         (_picks, "indices that depend on rounded values"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import Tensor
@@ -88,3 +90,33 @@ def test_replays_are_within_the_bound(op: ReferenceOp) -> None:
             error = pair.before.error
             within = shown <= (0 if error is None else error)
             assert bool((~pair.value.isfinite() | within).all())
+
+
+def test_errors_of_one_operation_cancel_nothing() -> None:
+    """Four draws are all small for a few elements, which have power nevertheless."""
+    x = torch.randn(16, 4096, generator=torch.Generator().manual_seed(0))
+    (made,) = bounds(
+        lambda x: torch.nn.functional.avg_pool1d(x, 8, 1), {"x": x}, _NUMERICS, [torch.float32]
+    )
+    assert made.powerless is None
+
+
+@pytest.mark.parametrize(("rows", "columns", "replays"), [(1, 1, 0), (1, 64, 1), (64, 2, 1)])
+def test_replays_of_all_are_for_more_than_a_few_elements(
+    rows: int, columns: int, replays: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An element near 0 alone isn't worth them; a row of such, or one in 1024, is."""
+    x = torch.full((64, 64), -1.0)
+    x[:rows, :columns] = -1e-7
+    calls = []
+    inside = "kernel_workbench.oracles.analysis.bounds"  # the function of its name hides it
+    monkeypatch.setattr(sys.modules[inside], "errors", lambda *_: calls.append(1))
+    (made,) = bounds(torch.expm1, {"input": x}, _NUMERICS, [torch.float32])
+    assert made.powerless is not None
+    assert len(calls) == replays
+
+
+def test_factor_of_one_is_no_operation() -> None:
+    """elu multiplies by its alpha and its scale, which are 1."""
+    graph = trace(torch.nn.functional.elu, {"input": torch.randn(8)}).graph
+    assert not [node for node in graph.nodes if node.target == torch.ops.aten.mul.Tensor]
