@@ -251,6 +251,18 @@ MUTANTS = (
         kernel=_FP32,
     ),
     _flash(
+        "slopes_without_sign",
+        (),
+        "a slope's sign is left out: slopes are taken to follow the formula",
+        ("b1-h_q8-h_kv8-s_q5-s_kv520-d64-d_v64-bfloat16-contiguous-alibi",),
+        ERROR,
+        Edit(
+            _SCORES,
+            "slope = tl.load(options.slopes_ptr + head)",
+            "slope = tl.abs(tl.load(options.slopes_ptr + head))",
+        ),
+    ),
+    _flash(
         "bias_bent",
         (),
         "the softcap bends the bias too",

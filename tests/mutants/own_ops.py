@@ -721,6 +721,26 @@ _UNUSUAL_CODES = (
         "minus_inf",
     ),
 )  # fmt: skip
+# Of sizes that no plain case has: rows of whole tiles, and a sum's last half tile.
+_TILES_OF_ROWS = (
+    _Defect(
+        "last_of_whole_tiles_lost", "of 64 rows the last one isn't computed", (SOFTMAX_FORWARD,),
+        "        softmax_kernel[(m,)](x, y, n,",
+        "        softmax_kernel[(m - (m % 64 == 0),)](x, y, n,", "m64", _LOST,
+    ),
+    _Defect(
+        "strides_of_whole_tiles", "where the rows are whole tiles, x is read by dy's strides",
+        (SOFTMAX_BACKWARD,), "*dy.stride(), *x.stride(), BLOCK=block)",
+        "*dy.stride(), *(dy if m % 16 == 0 else x).stride(), BLOCK=block)", "m64", _LOST,
+    ),
+)  # fmt: skip
+_HALF_TILES = (
+    _Defect(
+        "half_tile_of_k_lost", "half a tile at the end of k is left out", _MATMUL,
+        "range(0, k, TILE)", "range(0, tl.where(k % TILE == 16, tl.maximum(k - 16, 16), k), TILE)",
+        "k528",
+    ),
+)  # fmt: skip
 
 
 def _mutants(file: str, defects: tuple[_Defect, ...]) -> tuple[Mutant, ...]:
@@ -754,6 +774,8 @@ MUTANTS = (
     *_mutants("softmaxes.py", _LOGITS),
     *_mutants("elements.py", _UNUSUAL_UNITS),
     *_mutants("codes.py", _UNUSUAL_CODES),
+    *_mutants("softmaxes.py", _TILES_OF_ROWS),
+    *_mutants("products.py", _HALF_TILES),
 )
 _RIGHT = ("norms.py", "softmaxes.py", "elements.py", "products.py", "codes.py")
 RIGHT = tuple(_FOLDER / each for each in _RIGHT)
