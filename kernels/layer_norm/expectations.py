@@ -20,6 +20,15 @@ EXPECTATIONS = (
         options=_NONE,
     ),
     Expectation(
+        says="other rows come by whole vectors too, but for their ends, statistics and weight",
+        claim=Loads(16, share=0.5),
+        kernels=("row_persistent",),
+        functions=("rows",),
+        aligned=False,
+        options=_NONE,
+        sizes={"n": (512, 8192)},
+    ),
+    Expectation(
         says="sums of aligned rows come 16 bytes at a time, but for their statistics",
         claim=Loads(16, share=0.65),
         functions=("sums",),

@@ -232,7 +232,7 @@ class RowTile:
 # pipelining costs more than it hides.
 # The fastest of 8 to 20 tiles each on an H200, triton 3.6, 2026-11-21, and of one block and two of
 # 4 to 12, 2026-11-25: docs/measured.md. On an H200 rows of 6144 in fp32 take as long either way; in
-# one block three stages of them don't fit on sm 86, 89 and 120.
+# one block three stages of them don't fit on sm 86, 89 and 120, so that shifted rows have two.
 _TILES: dict[tuple[int, str], dict[int, RowTile]] = {
     (2, "aligned"): {
         64: RowTile(64, 4, 3, 2),
@@ -264,7 +264,7 @@ _TILES: dict[tuple[int, str], dict[int, RowTile]] = {
         1024: RowTile(1, 2, 3, 5),
         2048: RowTile(1, 4, 3, 2),
         4096: RowTile(1, 8, 3, 1),
-        8192: RowTile(1, 8, 3, 1),
+        8192: RowTile(1, 8, 2, 1),
     },
     (2, "any"): {
         64: RowTile(32, 4, 1, 4),

@@ -188,6 +188,7 @@ MUTANTS = (
         (bf16("m3-n5000-{}-contiguous"),),
         ERROR,
         Edit(_ROWS, "            c2 += rest_c2\n", ""),
+        kernel="row_persistent_aligned",
     ),
     _mutant(
         "means_over_the_block",
