@@ -35,12 +35,29 @@ def plainness(case: CaseInfo) -> tuple[int, bool, bool, bool, int, int, str]:
 def shared_facts(failing: Sequence[CaseInfo], passing: Sequence[CaseInfo]) -> tuple[str, ...]:
     """Facts that all failing cases share, and that no passing case has together.
 
-    Fewer facts say more: a fact is left out where the others already rule every passing case out.
+    A passing case whose values hide the defect, as zeros do, may have them all: where the values
+    are no fact, passing cases that have the values of a failing one count alone, if there are as
+    many as failing ones, and if fewer facts do then.
+
     Empty where no case passed, where one case alone fails, since any of its facts would do, or
     where no such facts exist.
     """
     if len(failing) < 2 or not passing:
         return ()
+    facts = _separating(failing, passing)
+    values = {case.distribution for case in failing}
+    alike = [case for case in passing if case.distribution in values]
+    if len(alike) < len(failing) or any(fact.startswith("values ") for fact in facts):
+        return facts
+    of_alike = _separating(failing, alike)
+    return of_alike if of_alike and (not facts or len(of_alike) < len(facts)) else facts
+
+
+def _separating(failing: Sequence[CaseInfo], passing: Sequence[CaseInfo]) -> tuple[str, ...]:
+    """Return the facts of all failing cases that no passing one has together.
+
+    Fewer facts say more: a fact is left out where the others already rule every passing case out.
+    """
     facts = _facts(failing, passing)
     having = {fact: frozenset(places) for fact, places in facts.items()}
     # One fact alone says most; else facts that rule out more passing cases are kept longer.

@@ -33,6 +33,17 @@ def _case(m: int = 1, n: int = 64, **changes: object) -> CaseInfo:
             [_case(dtype="float16"), _case(options=("residual",))],
             ("residual", "float16"),
         ),
+        # Zeros hide what is lost, of many columns too.
+        (
+            [_case(m, 4099) for m in (3, 12)],
+            [_case(1, 8193, distribution="zeros"), _case(1), _case(12)],
+            ("n of 4,099",),
+        ),
+        (
+            [_case(options=("cap=60",)), _case(4, options=("cap=60",))],
+            [_case(9, distribution="zeros", options=("cap=60",)), _case(), _case(9)],
+            ("cap=60",),
+        ),
         ([_case(), _case(4)], [_case()], ()),
         ([_case(), _case(4)], [], ()),
         ([_case(4, dtype="float16")], [_case()], ()),
