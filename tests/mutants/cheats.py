@@ -46,7 +46,7 @@ from tests.mutants.named_cases import DENSE, bf16, fp32
 _FOLDER = Path(__file__).resolve().parent.parent / "candidates" / "cheats"
 _ONE = ("m37-n760-float32-contiguous",)
 _THREE = ("m37-n64-float32-contiguous", "m3-n229-float32-contiguous", *_ONE)
-_SOFTMAXES = ("m12-n264-float32-contiguous-outliers",)
+_SOFTMAXES = ("m12-n264-float32-contiguous-times3",)
 _LOSSES = (
     "m12-n264-float32-contiguous-scaled_rows",
     "m12-n264-float32-contiguous-negative_zero",
