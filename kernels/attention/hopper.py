@@ -1,8 +1,8 @@
 """ATTENTION_FORWARD on Hopper: `hopper`, with TMA, asynchronous products and groups of warps.
 
-It serves halves, heads of 64, 128 and 256, every mask, scales, grouped heads, ALiBi, sinks and
-softcaps; `flash` serves the rest, and what is too small to keep a GPU busy. Bitwise repeatable, and
-a row's bits depend on no other batch or head.
+It serves halves, heads of 64, 128 and 256, every mask, scales, grouped heads, ALiBi, sinks,
+softcaps, dropout and biases; `flash` serves the rest, and what is too small to keep a GPU busy.
+Bitwise repeatable, and a row's bits depend on no other batch or head.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ STAGES = 2
 LONGEST_WITH_ALIBI = 2**21  # queries or keys, whose distances fp32 holds
 NOT_SERVED = (
     "{name} float16 and bfloat16 on sm 90, heads of 64, 128 and 256, and 16-byte pointers, strides "
-    "and rows, without bias, dropout and cu_seqlens, ALiBi for at most "
+    "and rows, without {without}, ALiBi for at most "
     f"{LONGEST_WITH_ALIBI} keys; use {{other}}"
 )
 _SMALLEST_UNIT = 2.0**-40  # of scale, that a slope is divided by
-FEATURES = frozenset(
-    {"causal", "bottom_right", "window", "gqa", "scale", "alibi", "sink", "softcap"}
-)
+BIAS_FEATURES = frozenset({"bias", "bias_over_batch", "bias_over_heads", "bias_over_queries"})
+FEATURES = BIAS_FEATURES | {
+    "causal", "bottom_right", "window", "gqa", "scale", "alibi", "sink", "softcap", "dropout",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +96,14 @@ def _is_quick(d: int, rows: int, heads: int, *, window: bool) -> bool:
 def is_served(problem: AttentionCall, heads: Container[int], *others: Tensor) -> bool:
     """Return True if these kernels serve a call; `others` must be aligned as q, k and v."""
     options, q = problem.options, problem.q
-    plain = options.bias is None and options.cu_seqlens_q is None and not problem.dropout
+    apart = options.cu_seqlens_q is None  # sequences don't lie end to end
+    if problem.bias is not None:
+        others = *others, problem.bias
     counted = options.alibi_slopes is None or max(problem.s_q, problem.s_kv) <= LONGEST_WITH_ALIBI
     aligned = vector_elements(q, problem.k, problem.v, *others) * q.element_size() == WHOLE
     shaped = q.dtype in DTYPES and problem.d in heads and problem.d == problem.d_v
     placed = unlaunchable(q) is None and SM[0] <= sm_of(q.device) <= SM[1]
-    return plain and counted and shaped and aligned and placed
+    return apart and counted and shaped and aligned and placed
 
 
 def serves(problem: AttentionCall) -> bool:
@@ -124,33 +127,46 @@ class _CachedLayout(gl.NVMMASharedLayout):  # type: ignore[misc]  # triton has n
 
 @lru_cache(maxsize=1024)
 def _boxes(
-    shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, rows: int, there: int
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: torch.dtype,
+    rows: int,
+    columns: int,
+    there: int,
 ) -> Mapping[str, object]:
     """Return the fields of a descriptor of a tensor [b, s, h, d], except the tensor itself."""
     (b, s, h, d), (stride_b, stride_s, stride_h, _) = shape, strides
     element = gl.float16 if dtype == torch.float16 else gl.bfloat16
-    layout = gl.NVMMASharedLayout.get_default_for([1, 1, rows, d], element)
+    layout = gl.NVMMASharedLayout.get_default_for([1, 1, rows, columns], element)
     # An axis of one element may have any stride; TMA wants multiples of 16 bytes.
     steps = [stride_b if b > 1 else d, stride_h if h > 1 else d, stride_s if s > 1 else d, 1]
     return {
         "shape": [b, h, there, d],
         "strides": steps,
-        "block_shape": [1, 1, rows, d],
+        "block_shape": [1, 1, rows, columns],
         "layout": _CachedLayout(
             **{item.name: getattr(layout, item.name) for item in fields(layout)}
         ),
     }
 
 
-def descriptor(tensor: Tensor, rows: int, there: int | None = None) -> TensorDescriptor:
+def descriptor(
+    tensor: Tensor, rows: int, there: int | None = None, *, columns: int | None = None
+) -> TensorDescriptor:
     """Return boxes of so many rows of a head of [b, s, h, d]; rows from `there` on read as 0.
 
-    It skips Triton's checks, which take 8 us: `is_served` has made them.
+    columns: columns of a box, if a box isn't as wide as a head. It skips Triton's checks, which
+    take 8 us: `is_served` has made them.
     """
     shape = tensor.shape
     boxes = TensorDescriptor.__new__(TensorDescriptor)
     contents = _boxes(
-        shape, tensor.stride(), tensor.dtype, rows, shape[1] if there is None else there
+        shape,
+        tensor.stride(),
+        tensor.dtype,
+        rows,
+        shape[3] if columns is None else columns,
+        shape[1] if there is None else there,
     )
     vars(boxes).update(contents, base=tensor)
     return boxes
@@ -184,6 +200,29 @@ class Limits(NamedTuple):
         return cls(mask, first, end, shift - first, left, right)
 
 
+def _is_one_row(bias: Tensor) -> bool:
+    """Return True if all queries share one row of an expanded bias."""
+    return bias.stride(2) == 0 or bias.shape[2] == 1
+
+
+def _bias_of(
+    problem: AttentionCall, cut: ForwardCut, unread: Tensor
+) -> tuple[TensorDescriptor | None, Tensor, int, int]:
+    """Return the bias as the kernel takes it: boxes, or a tensor, and strides of batches and heads.
+
+    unread: any tensor, whose address stands for a bias that doesn't exist.
+    """
+    bias = problem.bias
+    if bias is None:
+        return None, unread, 0, 0
+    if _is_one_row(bias):
+        return None, bias, bias.stride(0), bias.stride(1)
+    # TMA knows no stride of 0: a shared axis has one element.
+    of_batch, of_head = (int(bias.stride(axis) != 0) for axis in (0, 1))
+    boxed = bias[: problem.b if of_batch else 1, : problem.h_q if of_head else 1].transpose(1, 2)
+    return descriptor(boxed, ROWS, columns=cut.keys), unread, of_batch, of_head
+
+
 def terms_of(problem: AttentionCall, *, forward: bool) -> str:
     """Return the names of the scores' terms, separated by spaces, as the kernels take them."""
     options = problem.options
@@ -191,6 +230,9 @@ def terms_of(problem: AttentionCall, *, forward: bool) -> str:
         "alibi": options.alibi_slopes is not None,
         "softcap": options.softcap is not None,
         "sink": forward and options.sink is not None,
+        "bias": problem.bias is not None and not _is_one_row(problem.bias),
+        "bias_row": problem.bias is not None and _is_one_row(problem.bias),
+        "dropout": problem.threshold > 0,
         "first": forward and options.softcap is None and problem.scale < _SMALLEST_UNIT,
     }
     return " ".join(name for name, there in terms.items() if there)
@@ -220,20 +262,25 @@ def hopper_forward(problem: AttentionCall, key: launch_plan.Key | None = None) -
         return _of_no_keys(problem, out, lse)
     if limits.first:
         k, v = k[:, limits.first :], v[:, limits.first :]
-    plain = limits.mask != "window" and options.alibi_slopes is None and options.softcap is None
+    bent = any(term is not None for term in (options.alibi_slopes, options.softcap, options.bias))
+    plain = limits.mask != "window" and not bent and not problem.threshold
     cut = cut_of(d, s_q, plain=plain)
     blocks = cdiv(s_q, cut.groups * ROWS)
     programs = min((blocks + 1) // 2 * b * h_q, multiprocessors(q.device))
     terms, (scale, cap) = terms_of(problem, forward=True), scale_and_cap(problem)
-    natural = options.softcap is not None or "first" in terms
+    # Dropout draws for four keys at once: tiles begin where fours begin, before the first key.
+    lead = limits.first % 4 if "dropout" in terms else 0
+    natural = options.softcap is not None or options.bias is not None or "first" in terms
     per_slope = _LOG2E if natural else _LOG2E / scale
     slopes, sink = (
         lse if tensor is None else tensor for tensor in (options.alibi_slopes, options.sink)
     )
     arguments = (
         descriptor(q, ROWS), descriptor(k, cut.keys, keys), descriptor(v, cut.keys, keys),
-        descriptor(out, ROWS), lse, slopes, sink, blocks, b * h_q, h_q, problem.group, s_q, keys,
-        limits.shift, limits.left, limits.right, scale, cap, per_slope,
+        descriptor(out, ROWS), lse, slopes, sink, blocks, b * h_q, h_q, problem.group, s_q,
+        keys + lead,
+        limits.shift + lead, limits.left, limits.right, scale, cap, per_slope, limits.first - lead,
+        *_bias_of(problem, cut, lse), lead, *problem.random_words, problem.keep_scale,
     )  # fmt: skip
     constants = {
         "MASK": limits.mask, "TERMS": terms, "STAGES": STAGES, "GROUPS": cut.groups,
@@ -271,7 +318,7 @@ def refusal(case: Case) -> str | None:
     longest = max(case.size("s_q"), case.size("s_kv"))
     if "alibi" in case.options and longest > LONGEST_WITH_ALIBI:
         return f"serves ALiBi for sequences of at most {LONGEST_WITH_ALIBI}, got {longest}"
-    return lacks_alignment(case, "q", "k", "v")
+    return lacks_alignment(case, "q", "k", "v", *({"bias"} & case.options))
 
 
 def is_dispatched(case: Case) -> bool:
@@ -292,12 +339,16 @@ def is_dispatched(case: Case) -> bool:
 )
 def hopper(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Forward:
     """Compute a tile's softmax on warps while the tensor cores compute its neighbours' products."""
-    key = launch_plan.key_of("hopper", (q, k, v), *given, *given.values())
+    key = None
+    if "dropout_p" not in given:  # a seed is another one at each call
+        key = launch_plan.key_of("hopper", (q, k, v), *given, *given.values())
     planned = launch_plan.planned(key, (q, k, v))
     if planned is not None:
         out, lse = planned
         return out, lse
     problem = AttentionCall.of(q, k, v, Options(**given))
     if not is_served(problem, _CUTS):
-        raise AttentionError(NOT_SERVED.format(name="hopper serves", other="flash"))
+        raise AttentionError(
+            NOT_SERVED.format(name="hopper serves", without="cu_seqlens", other="flash")
+        )
     return hopper_forward(problem, key)

@@ -2,10 +2,10 @@
 
 `hopper_end_to_end` is ATTENTION_GRADIENTS: `hopper`, then `hopper_ordered`.
 
-They serve halves, heads of 64, 128 and 256, every mask, scales, grouped heads, ALiBi, sinks and
-softcaps; `two_pass` and `split_queries` serve the rest. In `hopper_ordered` each sum has one order,
-so it is bitwise repeatable, and a row's bits don't depend on other batches or heads. Programs wait
-for programs of lower numbers, which a GPU starts first.
+They serve what `hopper` serves, but biases; `two_pass` and `split_queries` serve the
+rest. In `hopper_ordered` each sum has one order, so it is bitwise repeatable, and a row's bits
+don't depend on other batches or heads. Programs wait for programs of lower numbers, which a GPU
+starts first.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from kernel_workbench.kernels.attention import hopper
 from kernel_workbench.kernels.attention.backward import Gradients, sink_gradient
 from kernel_workbench.kernels.attention.delta import launch_delta
 from kernel_workbench.kernels.attention.hopper import (
+    BIAS_FEATURES,
     DTYPES,
     FEATURES,
     NOT_SERVED,
@@ -61,13 +62,14 @@ class _BackwardCut:
 
 # By head, as they were chosen on an H200 (docs/measured.md).
 _CUTS = {64: _BackwardCut(128, 128, 2), 128: _BackwardCut(64, 128, 3), 256: _BackwardCut(64, 64, 2)}
-_OF_SOFTCAP = {64: _BackwardCut(64, 128, 3)}  # of 128 queries, registers wouldn't hold tanh and dp
+# Under a softcap or dropout registers wouldn't hold 128 queries' terms of gradients.
+_OF_SMALL_TILES = {64: _BackwardCut(64, 128, 3)}
 _HEADS = tuple(_CUTS)
 _FEW_TILES = 8  # of queries
 
 
-def _cut_of(d: int, *, softcap: bool) -> _BackwardCut:
-    return _OF_SOFTCAP.get(d, _CUTS[d]) if softcap else _CUTS[d]
+def _cut_of(d: int, *, small: bool) -> _BackwardCut:
+    return _OF_SMALL_TILES.get(d, _CUTS[d]) if small else _CUTS[d]
 
 
 def _sums(tiles: int, blocks: int) -> int:
@@ -95,9 +97,13 @@ def _spreads(d: int, group: int, rows: int, keys: int, heads: int) -> bool:
     return group > 1 < rows and not _is_quick(d, group, rows, keys, heads)
 
 
+def _is_served(problem: AttentionCall, do: Tensor) -> bool:
+    return problem.bias is None and is_served(problem, _HEADS, do)
+
+
 def serves(problem: AttentionCall, do: Tensor, *, ordered: bool) -> bool:
     """Return True if a kernel serves a call and dispatch takes it."""
-    if not is_served(problem, _HEADS, do):
+    if not _is_served(problem, do):
         return False
     heads = problem.b * problem.h_q
     return ordered or _is_quick(problem.d, 1, problem.s_q, problem.s_kv, heads)
@@ -175,9 +181,14 @@ def hopper_gradients(
         dv[:, : limits.first].zero_()
     q, do, out, rounded = (_between(tensor, first, end) for tensor in (q, do, out, dq))
     k, v, dk_seen, dv_seen = (_between(tensor, limits.first, s_kv) for tensor in (k, v, dk, dv))
-    cut = _cut_of(d, softcap=options.softcap is not None)
-    rows, group, mask, blocks = end - first, problem.group, limits.mask, cdiv(k.shape[1], cut.keys)
-    if s_q == 1 and group > 1 and options.alibi_slopes is None:
+    dropped = problem.threshold > 0
+    cut = _cut_of(d, small=options.softcap is not None or dropped)
+    # As in the forward.
+    lead = limits.first % 4 if dropped else 0
+    rows, group, mask = end - first, problem.group, limits.mask
+    blocks = cdiv(k.shape[1] + lead, cut.keys)
+    # A slope is a head's, and so are the dropped weights.
+    if s_q == 1 and group > 1 and options.alibi_slopes is None and not dropped:
         q, do, out, rounded = (
             _with_heads_as_rows(tensor, group) for tensor in (q, do, out, rounded)
         )
@@ -186,7 +197,7 @@ def hopper_gradients(
         rows, group, h_q, mask = group, 1, h_kv, "none"
     share = 1
     key_sums = None
-    if not ordered and _spreads(d, group, rows, s_kv, b * h_kv):
+    if not ordered and not lead and _spreads(d, group, rows, s_kv, b * h_kv):
         share, group, h_kv = group, 1, h_q
         size = 2 * blocks * b * problem.h_kv * cut.keys * d
         key_sums = torch.zeros(size, dtype=torch.float32, device=q.device)
@@ -200,6 +211,8 @@ def hopper_gradients(
     working = min(blocks, sums * tiles * group) if ordered else blocks
     at_once = _at_once(b * h_kv, working, cut, q.device, waits=ordered and mask != "none")
     scale, cap = scale_and_cap(problem)
+    keep_scale = problem.keep_scale if dropped else 1.0
+    of_sums = problem.scale * keep_scale
     slopes = lse if options.alibi_slopes is None else options.alibi_slopes
     recorded = launch_plan.Recorded(scratch=[total, of_rows, *([] if turns is None else [turns])])
 
@@ -214,28 +227,29 @@ def hopper_gradients(
     with on_device_of(q):
         launch(
             rows_kernel, query_tiles,
-            out, do, lse, of_rows, total, turns, sums, tiles, h_q, rows, *out.stride(),
-            *do.stride(), *lse.stride(), ROWS=cut.rows, D=d, MASK=mask, ORDERED=ordered,
-            num_warps=4,
+            out, do, lse, of_rows, total, turns, sums, tiles, h_q, rows, 1 / keep_scale,
+            *out.stride(), *do.stride(), *lse.stride(), ROWS=cut.rows, D=d, MASK=mask,
+            ORDERED=ordered, num_warps=4,
         )  # fmt: skip
         launch(
             gradients_kernel, blocks * b * h_kv,
             descriptor(q, cut.rows), descriptor(do, cut.rows), descriptor(k, cut.keys, keys),
             descriptor(v, cut.keys, keys), descriptor(dk_seen, cut.keys),
             descriptor(dv_seen, cut.keys), of_rows, total, total if key_sums is None else key_sums,
-            turns, slopes, blocks, b * h_kv, at_once, sums, h_kv, group, share, rows, keys,
-            limits.shift + first, limits.left, limits.right, problem.scale, scale, cap, MASK=mask,
+            turns, slopes, blocks, b * h_kv, at_once, sums, h_kv, group, share, rows, keys + lead,
+            limits.shift + lead + first, limits.left, limits.right, of_sums, scale, cap, lead,
+            *problem.random_words, first, limits.first - lead, keep_scale, MASK=mask,
             TERMS=terms_of(problem, forward=False), ORDERED=ordered, SPREAD=key_sums is not None,
             STAGES=cut.stages, num_warps=_WARPS,
         )  # fmt: skip
         launch(
             rounding_kernel, query_tiles,
-            total, rounded, sums, tiles, h_q, rows, problem.scale, *rounded.stride()[:3],
+            total, rounded, sums, tiles, h_q, rows, of_sums, *rounded.stride()[:3],
             ROWS=cut.rows, D=d, num_warps=max(4, d // 32),
         )  # fmt: skip
         if key_sums is not None:
             h_kv = problem.h_kv
-            summed = zip(key_sums.chunk(2), (dk_seen, dv_seen), (problem.scale, 1.0), strict=True)
+            summed = zip(key_sums.chunk(2), (dk_seen, dv_seen), (of_sums, keep_scale), strict=True)
             for of_keys, made_of, factor in summed:
                 rounding_kernel[(blocks * b * h_kv,)](
                     of_keys, made_of, 1, blocks, h_kv, made_of.shape[1], factor,
@@ -256,7 +270,7 @@ def _workspace(case: Case, *, ordered: bool = True) -> int:
     b, h_q, h_kv, s_q, s_kv, d = (
         case.size(size) for size in ("b", "h_q", "h_kv", "s_q", "s_kv", "d")
     )
-    cut = _cut_of(d, softcap="softcap" in case.options)
+    cut = _cut_of(d, small=bool({"softcap", "dropout"} & case.options))
     tiles, blocks = cdiv(s_q, cut.rows), cdiv(s_kv, cut.keys)
     sums = _sums(tiles, blocks) if ordered else 1
     of_rows = tiles * (cut.rows * (sums * d + 2) + sums * ordered)
@@ -271,7 +285,13 @@ def _is_dispatched(case: Case) -> bool:
     return _is_quick(case.size("d"), 1, case.size("s_q"), case.size("s_kv"), heads)
 
 
-_DOMAIN = Domain(dtypes=DTYPES, features=FEATURES, sm=SM, relations=("d_v == d",), also=_refusal)
+_DOMAIN = Domain(
+    dtypes=DTYPES,
+    features=FEATURES - BIAS_FEATURES,
+    sm=SM,
+    relations=("d_v == d",),
+    also=_refusal,
+)
 _ATOMIC = Numerics(
     key_tile=64,
     accumulation_roundoff=2.0**-23,
@@ -286,9 +306,13 @@ _ORDERED = Numerics(
 
 def _served(q: Tensor, k: Tensor, v: Tensor, do: Tensor, given: Mapping[str, Any]) -> AttentionCall:
     problem = AttentionCall.of(q, k, v, Options(**given))
-    if not is_served(problem, _HEADS, do):
+    if not _is_served(problem, do):
         raise AttentionError(
-            NOT_SERVED.format(name="these kernels for Hopper serve", other="two_pass")
+            NOT_SERVED.format(
+                name="these kernels for Hopper serve",
+                without="bias and cu_seqlens",
+                other="two_pass",
+            )
         )
     return problem
 

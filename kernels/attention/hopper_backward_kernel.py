@@ -42,6 +42,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from kernel_workbench.kernels.attention.hopper_dropout import (
+    Dropout,
+    drawn_of_keys,
+    is_kept_of_keys,
+)
 from kernel_workbench.kernels.attention.hopper_kernel import (
     ScoreTerms,
     as_numbers,
@@ -179,14 +184,17 @@ def _first_tile(block, kv_head, b, tiles, sizes):
 
 
 @gluon.jit
-def _load(descriptors, memory, barriers, sizes, MASK: gl.constexpr):
+def _load(loading, MASK: gl.constexpr, TERMS: gl.constexpr):
     """Run the loading warp: k and v, then tiles of q and do, and a last unused q."""
+    descriptors, memory, barriers, sizes, lead = loading
     STAGES: gl.constexpr = memory.q.shape[0]
     ROWS: gl.constexpr = memory.q.shape[3]
     KEYS: gl.constexpr = memory.k.shape[3]
     block, kv_head, b = _place(sizes)
     start_n = block * KEYS
     walk = _walk(start_n, sizes, MASK, ROWS, KEYS)
+    if has(TERMS, "dropout"):
+        start_n -= lead
     kv_place = [b, kv_head // sizes.share, start_n, 0]
     mbarrier.expect(barriers.kv_full, 2 * descriptors.k.block_type.nbytes)
     load_box(descriptors.k, kv_place, barriers.kv_full, memory.k.index(0))
@@ -284,7 +292,10 @@ def _compute(
     computing, MASK: gl.constexpr, TERMS: gl.constexpr, ORDERED: gl.constexpr, SPREAD: gl.constexpr
 ):  # fmt: skip
     """Run the computing warps: dk and dv of the block, and its shares of dq."""
-    descriptors, rows_ptr, sum_ptr, key_sum_ptr, memory, barriers, sizes, scale, terms = computing
+    (
+        descriptors, rows_ptr, sum_ptr, key_sum_ptr, memory, barriers, sizes, scale, terms, lead,
+        dropout,
+    ) = computing  # fmt: skip
     STAGES: gl.constexpr = memory.q.shape[0]
     ROWS: gl.constexpr = memory.q.shape[3]
     D: gl.constexpr = memory.q.shape[4]
@@ -334,6 +345,8 @@ def _compute(
     mbarrier.wait(barriers.q_full.index(0), 0)
     q = memory.q.index(0).reshape((ROWS, D))
     s = warpgroup_mma(k, q.permute((1, 0)), no_s, use_acc=False, is_async=True)
+    if has(TERMS, "dropout"):
+        bits = drawn_of_keys(dropout, head, (walk.high - 1) * ROWS, start_n, KEYS, ROWS)
     s = warpgroup_mma_wait(0, deps=[s])
     i = 0
     for member in range(sizes.group):
@@ -388,16 +401,26 @@ def _compute(
                         keep = keep & (offs_n[:, None] <= (centre + sizes.right)[None, :])
                         keep = keep & (offs_n[:, None] >= (centre - sizes.left)[None, :])
                     p = gl.where(keep, p, 0.0)
+                halves = p.to(DTYPE)
+                if has(TERMS, "dropout"):
+                    # A dropped p is negative from here on; a NaN stays one.
+                    kept = is_kept_of_keys(bits, KEYS, ROWS, S_LAYOUT)
+                    halves = gl.where(kept, p, 0.0).to(DTYPE)
+                    p = gl.where(kept, p, 0.0 - p)
                 if is_wide(D):
                     weights = memory.p.index(zero)
-                    weights.store(p.to(DTYPE))
+                    weights.store(halves)
                     fence_async_shared()
                 else:
-                    weights = gl.convert_layout(p.to(DTYPE), P_LAYOUT)
+                    weights = gl.convert_layout(halves, P_LAYOUT)
                 dv = warpgroup_mma(weights, do, dv, is_async=True)
                 if has(TERMS, "softcap"):
                     p *= 1.0 - s * s
                 dp = warpgroup_mma_wait(1, deps=[dp])
+                if has(TERMS, "dropout"):
+                    minus_delta = memory.rows.slice(ROWS, ROWS).load(S_ROWS)
+                    dp = gl.where(p >= 0.0, dp, minus_delta[None, :])
+                    p = gl.abs(p)
                 ds = p * dp
                 halves = ds.to(DTYPE)
                 ds_now.store(halves)
@@ -420,6 +443,12 @@ def _compute(
                 if ORDERED:
                     mbarrier.wait(barriers.my_turn, (i & 1) ^ 1)
                 _add(dq, sum_ptr + row_tile.to(gl.int64) * (ROWS * D), is_first, ROWS, D)
+                if has(TERMS, "dropout"):
+                    # Of the next tile, while the tensor cores work.
+                    is_last = step + 1 >= walk.walked
+                    tile_next = gl.where(is_last, walk.high - 1, tile - 1)
+                    head_next = head + member + gl.where(is_last, 1, 0)
+                    bits = drawn_of_keys(dropout, head_next, tile_next * ROWS, start_n, KEYS, ROWS)
                 if is_wide(D):
                     dk, s = warpgroup_mma_wait(0, deps=[dk, s])
                 else:
@@ -432,6 +461,9 @@ def _compute(
         _add(dk, key_sum_ptr + own.to(gl.int64) * (KEYS * D), False, KEYS, D)
         _add(dv, key_sum_ptr + (own + there).to(gl.int64) * (KEYS * D), False, KEYS, D)
     else:
+        if has(TERMS, "dropout"):
+            dv *= dropout.keep_scale
+            start_n -= lead
         k.store((dk * scale).to(DTYPE))
         v.store(dv.to(DTYPE))
         fence_async_shared()
@@ -440,18 +472,23 @@ def _compute(
         tma.store_wait(0)
 
 
-@gluon.jit
+@gluon.jit(
+    do_not_specialize=["seed_low", "seed_high", "threshold", "first_query", "first_key", "lead"]
+)
 def gradients_kernel(
     q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc, rows_ptr, sum_ptr, key_sum_ptr, turns_ptr,
     slopes_ptr, blocks, heads, at_once, sums, h_kv, group, share, s_q, keys, shift, left, right,
-    scale, score_scale, cap, MASK: gl.constexpr, TERMS: gl.constexpr, ORDERED: gl.constexpr,
+    scale, score_scale, cap, lead, seed_low, seed_high, threshold, first_query, first_key,
+    keep_scale, MASK: gl.constexpr, TERMS: gl.constexpr, ORDERED: gl.constexpr,
     SPREAD: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Compute dk and dv [b, h_kv, s_kv, d] by their descriptors; dq, without scale, in sum_ptr's.
 
     SPREAD: all blocks of dk, without scale, and then those of dv are added to key_sum_ptr's.
 
-    scale is the case's; the others are as in `hopper_kernel`, whose lse includes the sink's share.
+    scale is dk's factor; the others are as in `hopper_kernel`, whose lse includes the sink's share.
+    Under dropout -delta is divided by keep_scale, and dq and sums of dk and dv are to be multiplied
+    by it.
     """
     ROWS: gl.constexpr = q_desc.block_type.shape[2]
     D: gl.constexpr = q_desc.block_type.shape[3]
@@ -478,13 +515,18 @@ def gradients_kernel(
         blocks, heads, at_once, sums, h_kv, group, share, s_q, keys, shift, left, right
     )
     terms = ScoreTerms(score_scale, cap, LOG2E, slopes_ptr, slopes_ptr)
-    computing = (descriptors, rows_ptr, sum_ptr, key_sum_ptr, memory, barriers, sizes, scale, terms)
+    dropout = Dropout(seed_low, seed_high, threshold, first_query, first_key, keep_scale)
+    loading = (descriptors, memory, barriers, sizes, lead)
+    computing = (
+        descriptors, rows_ptr, sum_ptr, key_sum_ptr, memory, barriers, sizes, scale, terms, lead,
+        dropout,
+    )  # fmt: skip
     # Constants stay constants only where they stand in the call.
     if ORDERED:
         gl.warp_specialize(
             [
                 (_compute, (computing, MASK, TERMS, ORDERED, SPREAD)),
-                (_load, (descriptors, memory, barriers, sizes, MASK)),
+                (_load, (loading, MASK, TERMS)),
                 (_take_turns, (turns_ptr, memory, barriers, sizes, MASK)),
             ],
             [1, 1],
@@ -494,7 +536,7 @@ def gradients_kernel(
         gl.warp_specialize(
             [
                 (_compute, (computing, MASK, TERMS, ORDERED, SPREAD)),
-                (_load, (descriptors, memory, barriers, sizes, MASK)),
+                (_load, (loading, MASK, TERMS)),
             ],
             [1],
             [24],
@@ -503,12 +545,15 @@ def gradients_kernel(
 
 @triton.jit
 def rows_kernel(
-    out_ptr, do_ptr, lse_ptr, rows_ptr, sum_ptr, turns_ptr, sums, tiles, h, s,
+    out_ptr, do_ptr, lse_ptr, rows_ptr, sum_ptr, turns_ptr, sums, tiles, h, s, delta_scale,
     stride_ob, stride_os, stride_oh, stride_od, stride_db, stride_ds, stride_dh, stride_dd,
     stride_lb, stride_lh, stride_ls, ROWS: tl.constexpr, D: tl.constexpr, MASK: tl.constexpr,
     ORDERED: tl.constexpr,
 ):  # fmt: skip
-    """Write a tile's lse in base 2 (inf for rows without keys), -delta, and zeros for counters."""
+    """Write a tile's lse in base 2 (inf for rows without keys), -delta, and zeros for counters.
+
+    delta is multiplied by delta_scale.
+    """
     place = tl.program_id(0).to(tl.int64)
     head = place // tiles
     tile = place - head * tiles
@@ -533,7 +578,7 @@ def rows_kernel(
     delta = tl.sum(out.to(tl.float32) * do.to(tl.float32), 1)
     rows_ptr += place * 2 * ROWS + tl.arange(0, ROWS)
     tl.store(rows_ptr, lse)
-    tl.store(rows_ptr + ROWS, -delta)
+    tl.store(rows_ptr + ROWS, -delta * delta_scale)
     for i in range(sums):
         part = i * tl.num_programs(0) + place
         if ORDERED:

@@ -1,11 +1,11 @@
 """Attention forward on Hopper, in Gluon: a loading warp, and groups of warps that compute.
 
-The warp brings q, k and v into shared memory by TMA, as far ahead as there are STAGES; barriers say
-what is there (`full`) and what may be written again (`empty`). Each group of four warps has 64
-queries of a block. It asks the tensor cores for the scores of a tile of keys and for the product of
-the tile before with v, and does a tile's softmax while they work. Between two tiles the weights p
-are held as pairs in 32-bit words: Triton 3.6 takes two instructions more for each pair to carry
-halves around a loop.
+The warp brings q, k, v and a bias into shared memory by TMA, as far ahead as there are STAGES;
+barriers say what is there (`full`) and what may be written again (`empty`); a tile's bias shares
+the barriers of k. Each group of four warps has 64 queries of a block. It asks the tensor cores for
+the scores of a tile of keys and for the product of the tile before with v, and does a tile's
+softmax while they work. Between two tiles the weights p are held as pairs in 32-bit words: Triton
+3.6 takes two instructions more for each pair to carry halves around a loop.
 
 A program stays for several blocks of queries. They come in pairs of one head, the first block with
 the last one and so on, so that under a causal mask all pairs take the same time.
@@ -21,6 +21,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 
+from kernel_workbench.kernels.attention.hopper_dropout import Dropout, drawn, is_kept
 from kernel_workbench.kernels.attention.scores import LN2, LOG2E
 
 # Triton 3.6's names, which 3.9 hasn't any more, and 3.9's.
@@ -29,12 +30,16 @@ store_box = getattr(hopper.tma, "async_store", hopper.tma.async_copy_shared_to_g
 
 
 class ForwardMemory(NamedTuple):
-    """Shared memory: [GROUPS, 1, 1, rows, D] of q and out, [STAGES, 1, 1, keys, D] of k and v."""
+    """Shared memory: [GROUPS, 1, 1, rows, D] of q and out, [STAGES, 1, 1, keys, D] of k and v.
+
+    bias is [STAGES GROUPS, 1, 1, rows, keys].
+    """
 
     q: Any
     k: Any
     v: Any
     out: Any
+    bias: Any
 
 
 class ForwardBarriers(NamedTuple):
@@ -69,8 +74,8 @@ class ScoreTerms(NamedTuple):
     """The terms of a score in base 2: scale (q.k - per_slope slope |i + shift - j|).
 
     Under a softcap the first term is cap tanh(scale q.k ln 2 / 2), and the second has no scale; a
-    tile's scores are then lower by cap, which lse adds again. Slopes and sinks [h_q] are natural;
-    without ALiBi, or a sink, the address is never read.
+    tile's scores are then lower by cap, which lse adds again. With a bias the second has no scale
+    either. Slopes and sinks [h_q] are natural; without ALiBi, or a sink, the address is never read.
     """
 
     scale: Any
@@ -78,6 +83,18 @@ class ScoreTerms(NamedTuple):
     per_slope: Any
     slopes_ptr: Any
     sink_ptr: Any
+
+
+class BiasPlace(NamedTuple):
+    """A bias's first column for the first key, and its strides over batches and heads.
+
+    The strides are in boxes, 0 or 1, or, if all queries share a row at `ptr`, in elements.
+    """
+
+    ptr: Any
+    first_key: Any
+    stride_b: Any
+    stride_h: Any
 
 
 class KeyTiles(NamedTuple):
@@ -96,9 +113,15 @@ def has(terms, name):
 
 
 @gluon.constexpr_function
-def out_in_q(d):
-    """Return True if out takes q's place in shared memory: heads of 256 leave no other."""
-    return d == 256
+def has_bias(terms):
+    """Return True if there is a bias with a row of its own for each query, or one row for all."""
+    return has(terms, "bias") or has(terms, "bias_row")
+
+
+@gluon.constexpr_function
+def out_in_q(d, terms):
+    """Return True if out takes q's place in shared memory, because there is no other."""
+    return d == 256 or (d == 128 and has(terms, "bias"))
 
 
 @gluon.jit
@@ -176,10 +199,10 @@ def _start(tiles, i, MASK: gl.constexpr, BLOCK_N: gl.constexpr):
 
 
 @gluon.jit
-def _load(loading, MASK: gl.constexpr):
+def _load(loading, MASK: gl.constexpr, TERMS: gl.constexpr):
     """Run the loading warp: q of each item, then its tiles of k and v, the last one first."""
-    descriptors, memory, barriers, sizes, group = loading
-    q_desc, k_desc, v_desc = descriptors
+    descriptors, memory, barriers, sizes, group, lead, bias_place = loading
+    q_desc, k_desc, v_desc, bias_desc = descriptors
     GROUPS: gl.constexpr = memory.q.shape[0]
     ROWS: gl.constexpr = memory.q.shape[3]
     STAGES: gl.constexpr = memory.k.shape[0]
@@ -199,12 +222,27 @@ def _load(loading, MASK: gl.constexpr):
             hopper.mbarrier.expect(barriers.q_full.index(g), q_desc.block_type.nbytes)
             load_box(q_desc, [b, h, row, 0], barriers.q_full.index(g), memory.q.index(g))
         for i in range(count):
-            place = [b, h // group, _start(tiles, i, MASK, BLOCK_N), 0]
+            start_n = _start(tiles, i, MASK, BLOCK_N)
+            column = bias_place.first_key + start_n
+            if has(TERMS, "dropout"):
+                start_n -= lead
+            place = [b, h // group, start_n, 0]
             stage = loaded % STAGES
             phase = ((loaded // STAGES) & 1) ^ 1
             hopper.mbarrier.wait(barriers.k_empty.index(stage), phase)
-            hopper.mbarrier.expect(barriers.k_full.index(stage), k_desc.block_type.nbytes)
-            load_box(k_desc, place, barriers.k_full.index(stage), memory.k.index(stage))
+            k_full = barriers.k_full.index(stage)
+            if has(TERMS, "bias"):
+                BOTH: gl.constexpr = k_desc.block_type.nbytes + GROUPS * bias_desc.block_type.nbytes
+                hopper.mbarrier.expect(k_full, BOTH)
+                for g in gl.static_range(GROUPS):
+                    bias = memory.bias.index(stage * GROUPS + g)
+                    corner = [
+                        b * bias_place.stride_b, h * bias_place.stride_h, start_m + g * ROWS, column
+                    ]  # fmt: skip
+                    load_box(bias_desc, corner, k_full, bias)
+            else:
+                hopper.mbarrier.expect(k_full, k_desc.block_type.nbytes)
+            load_box(k_desc, place, k_full, memory.k.index(stage))
             hopper.mbarrier.wait(barriers.v_empty.index(stage), phase)
             hopper.mbarrier.expect(barriers.v_full.index(stage), v_desc.block_type.nbytes)
             load_box(v_desc, place, barriers.v_full.index(stage), memory.v.index(stage))
@@ -266,7 +304,7 @@ def tanh(x):
 
 @gluon.jit
 def _softmax(
-    s, m_i, l_i, terms, slope, offs_m, start_n, sizes,
+    s, m_i, l_i, terms, slope, bias, offs_m, start_n, sizes,
     MASKED: gl.constexpr, MASK: gl.constexpr, TERMS: gl.constexpr, BLOCK_N: gl.constexpr,
     S_LAYOUT: gl.constexpr,
 ):  # fmt: skip
@@ -291,24 +329,44 @@ def _softmax(
             s = gl.where(x == x, bent(x), x)  # noqa: PLR0124  (NaN isn't)
         else:
             s = bent(s)
-    elif has(TERMS, "first"):
+    elif has(TERMS, "first") or has_bias(TERMS):
         factor = 1.0
         s = s * terms.scale
+    if has(TERMS, "softcap") and (has(TERMS, "alibi") or has_bias(TERMS)):
+        s *= factor
+        factor = 1.0
+    if has_bias(TERMS):
+        s += bias.to(gl.float32) * LOG2E
     if has(TERMS, "alibi"):
-        if has(TERMS, "softcap"):
-            s *= factor
-            factor = 1.0
         rows = as_numbers(offs_m + sizes.shift)
         s -= slope * gl.abs(rows[:, None] - as_numbers(offs_n)[None, :])
     if MASKED:
         s = gl.where(keep, s, float("-inf"))
     m_new = gl.maximum(m_i, gl.max(s, 1) * factor)
     m_used = m_new
-    if MASKED:
+    if MASKED or has_bias(TERMS):  # which may be -inf
         m_used = gl.where(m_new == float("-inf"), 0.0, m_new)
     p = gl.exp2(s * factor - m_used[:, None])
     alpha = gl.exp2(m_i - m_used)
     return p, m_new, l_i * alpha + gl.sum(p, 1), alpha
+
+
+@gluon.jit
+def _bias(
+    memory, bias_place, sizes, b, h, place, start_n, TERMS: gl.constexpr, S_LAYOUT: gl.constexpr
+):  # fmt: skip
+    """Return a tile's bias, from its place in shared memory or from the row of all queries."""
+    ROWS: gl.constexpr = memory.q.shape[3]
+    KEYS: gl.constexpr = memory.k.shape[3]
+    bias = 0.0
+    if has(TERMS, "bias"):
+        bias = memory.bias.index(place).reshape((ROWS, KEYS)).load(S_LAYOUT)
+    if has(TERMS, "bias_row"):
+        offs_n = start_n + gl.arange(0, KEYS, gl.SliceLayout(0, S_LAYOUT))
+        head = b.to(gl.int64) * bias_place.stride_b + h.to(gl.int64) * bias_place.stride_h
+        row_ptr = bias_place.ptr + head + bias_place.first_key
+        bias = gl.load(row_ptr + offs_n, mask=offs_n < sizes.keys, other=0.0)[None, :]
+    return bias
 
 
 @gluon.jit
@@ -333,13 +391,14 @@ def unpacked(
 @gluon.jit
 def _compute(computing, G: gl.constexpr, MASK: gl.constexpr, TERMS: gl.constexpr):
     """Run group G: out and lse of its rows of each item."""
-    out_desc, lse_ptr, memory, barriers, sizes, terms = computing
+    out_desc, lse_ptr, memory, barriers, sizes, terms, bias_place, dropout = computing
     ROWS: gl.constexpr = memory.q.shape[3]
     D: gl.constexpr = memory.q.shape[4]
     STAGES: gl.constexpr = memory.k.shape[0]
-    BLOCK_M: gl.constexpr = memory.q.shape[0] * ROWS
+    GROUPS: gl.constexpr = memory.q.shape[0]
+    BLOCK_M: gl.constexpr = GROUPS * ROWS
     BLOCK_N: gl.constexpr = memory.k.shape[3]
-    OUT_IN_Q: gl.constexpr = out_in_q(D)
+    OUT_IN_Q: gl.constexpr = out_in_q(D, TERMS)
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
@@ -368,12 +427,19 @@ def _compute(computing, G: gl.constexpr, MASK: gl.constexpr, TERMS: gl.constexpr
         hopper.mbarrier.wait(barriers.k_full.index(stage), (passed // STAGES) & 1)
         k = memory.k.index(stage).reshape((BLOCK_N, D)).permute((1, 0))
         s = hopper.warpgroup_mma(q, k, zeros, use_acc=False, is_async=True)
+        start_n = _start(tiles, 0, MASK, BLOCK_N)
+        place = stage * GROUPS + G
+        bias = _bias(memory, bias_place, sizes, b, h, place, start_n, TERMS, S_LAYOUT)
+        if has(TERMS, "dropout"):
+            bits = drawn(dropout, head, start_m + G * ROWS, start_n, ROWS, BLOCK_N)
         s = hopper.warpgroup_mma_wait(0, deps=[s])
         hopper.mbarrier.arrive(barriers.k_empty.index(stage), count=1)
         p, m_i, l_i, alpha = _softmax(
-            s, m_i, l_i, terms, slope, offs_m, _start(tiles, 0, MASK, BLOCK_N), sizes, True, MASK,
-            TERMS, BLOCK_N, S_LAYOUT,
+            s, m_i, l_i, terms, slope, bias, offs_m, start_n, sizes, True, MASK, TERMS, BLOCK_N,
+            S_LAYOUT,
         )  # fmt: skip
+        if has(TERMS, "dropout"):
+            p = gl.where(is_kept(bits, ROWS, BLOCK_N, S_LAYOUT), p, 0.0)
         words = packed(p, DTYPE, ROWS, BLOCK_N)
         passed += 1
         # The tiles that need a mask, then the others.
@@ -394,12 +460,20 @@ def _compute(computing, G: gl.constexpr, MASK: gl.constexpr, TERMS: gl.constexpr
                 weights = unpacked(words, DTYPE, ROWS, BLOCK_N, P_LAYOUT)
                 v = memory.v.index(before).reshape((BLOCK_N, D))
                 product = hopper.warpgroup_mma(weights, v, acc, is_async=True)
+                # The tensor cores work meanwhile.
+                start_n = _start(tiles, i, MASK, BLOCK_N)
+                place = stage * GROUPS + G
+                bias = _bias(memory, bias_place, sizes, b, h, place, start_n, TERMS, S_LAYOUT)
+                if has(TERMS, "dropout"):
+                    bits = drawn(dropout, head, start_m + G * ROWS, start_n, ROWS, BLOCK_N)
                 s = hopper.warpgroup_mma_wait(1, deps=[s])
                 hopper.mbarrier.arrive(barriers.k_empty.index(stage), count=1)
                 p, m_i, l_i, alpha = _softmax(
-                    s, m_i, l_i, terms, slope, offs_m, _start(tiles, i, MASK, BLOCK_N), sizes,
-                    masked == 0, MASK, TERMS, BLOCK_N, S_LAYOUT,
+                    s, m_i, l_i, terms, slope, bias, offs_m, start_n, sizes, masked == 0, MASK,
+                    TERMS, BLOCK_N, S_LAYOUT,
                 )  # fmt: skip
+                if has(TERMS, "dropout"):
+                    p = gl.where(is_kept(bits, ROWS, BLOCK_N, S_LAYOUT), p, 0.0)
                 acc, weights, p = hopper.warpgroup_mma_wait(0, deps=[product, weights, p])
                 hopper.mbarrier.arrive(barriers.v_empty.index(before), count=1)
                 words = packed(p, DTYPE, ROWS, BLOCK_N)
@@ -432,6 +506,8 @@ def _compute(computing, G: gl.constexpr, MASK: gl.constexpr, TERMS: gl.constexpr
             largest = gl.where(is_above, natural, m_used * LN2)
         lse = largest + gl.log(l_i)  # -inf for a row without keys, and without a sink
         inverse = gl.where(l_i == 0.0, 0.0, share / gl.where(l_i == 0.0, 1.0, l_i))
+        if has(TERMS, "dropout"):
+            inverse *= dropout.keep_scale
         out = acc * gl.convert_layout(inverse, O_ROWS)[:, None]
         if not OUT_IN_Q:
             hopper.tma.store_wait(0)
@@ -454,45 +530,55 @@ def new_barriers(NUMBER: gl.constexpr, COUNT: gl.constexpr):
     return barriers
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["seed_low", "seed_high", "threshold", "first_key", "lead"])
 def hopper_kernel(
     q_desc, k_desc, v_desc, out_desc, lse_ptr, slopes_ptr, sink_ptr, blocks, heads, h_q, group,
-    s_q, keys, shift, left, right, scale, cap, per_slope, MASK: gl.constexpr, TERMS: gl.constexpr,
-    STAGES: gl.constexpr, GROUPS: gl.constexpr, REGISTERS: gl.constexpr,
+    s_q, keys, shift, left, right, scale, cap, per_slope, first_key, bias_desc, bias_ptr,
+    bias_stride_b, bias_stride_h, lead, seed_low, seed_high, threshold, keep_scale,
+    MASK: gl.constexpr, TERMS: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
+    REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Compute out [b, h_q, s_q, d] by its descriptor, and lse [b, h_q, s_q].
 
-    MASK: none, causal or window. TERMS: the present terms among alibi, sink, softcap and first
-    (scores are scaled before the search for the largest), separated by spaces; numbers as in
-    `ScoreTerms`.
+    MASK: none, causal or window. TERMS: the present terms among alibi, sink, softcap, bias,
+    bias_row (all queries share a row), dropout and first (scores are scaled before the search for
+    the largest), separated by spaces; numbers as in `ScoreTerms`, `BiasPlace` and `Dropout`.
+    Columns count keys from first_key on; the first `lead` of them aren't read.
     """
     ROWS: gl.constexpr = q_desc.block_type.shape[2]
     D: gl.constexpr = q_desc.block_type.shape[3]
     BLOCK_N: gl.constexpr = k_desc.block_type.shape[2]
     q_smem = gl.allocate_shared_memory(q_desc.dtype, [GROUPS, 1, 1, ROWS, D], q_desc.layout)
     out_smem = q_smem
-    if not out_in_q(D):
+    if not out_in_q(D, TERMS):
         out_smem = gl.allocate_shared_memory(q_desc.dtype, [GROUPS, 1, 1, ROWS, D], q_desc.layout)
     k_smem = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_N, D], k_desc.layout)
     v_smem = gl.allocate_shared_memory(v_desc.dtype, [STAGES, 1, 1, BLOCK_N, D], v_desc.layout)
-    memory = ForwardMemory(q_smem, k_smem, v_smem, out_smem)
+    bias_smem = q_smem
+    if has(TERMS, "bias"):
+        bias_smem = gl.allocate_shared_memory(
+            q_desc.dtype, [STAGES * GROUPS, 1, 1, ROWS, BLOCK_N], bias_desc.layout
+        )
+    memory = ForwardMemory(q_smem, k_smem, v_smem, out_smem, bias_smem)
     barriers = ForwardBarriers(
         new_barriers(GROUPS, 1), new_barriers(GROUPS, 1), new_barriers(STAGES, 1),
         new_barriers(STAGES, GROUPS), new_barriers(STAGES, 1), new_barriers(STAGES, GROUPS),
     )  # fmt: skip
     hopper.fence_async_shared()
-    descriptors = (q_desc, k_desc, v_desc)
+    descriptors = (q_desc, k_desc, v_desc, bias_desc)
     sizes = ForwardSizes(blocks, heads, h_q, s_q, keys, shift, left, right)
+    bias_place = BiasPlace(bias_ptr, first_key, bias_stride_b, bias_stride_h)
     terms = ScoreTerms(scale, cap, per_slope, slopes_ptr, sink_ptr)
-    loading = (descriptors, memory, barriers, sizes, group)
-    computing = (out_desc, lse_ptr, memory, barriers, sizes, terms)
+    dropout = Dropout(seed_low, seed_high, threshold, 0, first_key, keep_scale)
+    loading = (descriptors, memory, barriers, sizes, group, lead, bias_place)
+    computing = (out_desc, lse_ptr, memory, barriers, sizes, terms, bias_place, dropout)
     # Constants stay constants only where they stand in the call.
     if GROUPS == 2:
         gl.warp_specialize(
             [
                 (_compute, (computing, 0, MASK, TERMS)),
                 (_compute, (computing, 1, MASK, TERMS)),
-                (_load, (loading, MASK)),
+                (_load, (loading, MASK, TERMS)),
             ],
             [4, 1],
             [REGISTERS, 24],
@@ -503,7 +589,7 @@ def hopper_kernel(
                 (_compute, (computing, 0, MASK, TERMS)),
                 (_compute, (computing, 1, MASK, TERMS)),
                 (_compute, (computing, 2, MASK, TERMS)),
-                (_load, (loading, MASK)),
+                (_load, (loading, MASK, TERMS)),
             ],
             [4, 4, 1],
             [REGISTERS, REGISTERS, 24],

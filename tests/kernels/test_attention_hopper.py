@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from kernel_workbench.kernels.attention import attention_with_lse, hopper, hopper_kernel
+from kernel_workbench.kernels.attention import (
+    attention_with_lse,
+    hopper,
+    hopper_dropout,
+    hopper_kernel,
+)
 from kernel_workbench.kernels.attention.forward import flash
 from kernel_workbench.kernels.attention.problem import AttentionError
 from kernel_workbench.kernels.registry import choose
@@ -43,8 +48,9 @@ def _case(
         (_case(16, 16, 16, 1024, 1024, 128, 128, options="sink", window=(256, 0)), 90, "hopper"),
         (_case(16, 16, 16, 1024, 1024, 128, 128, options="alibi softcap"), 90, "hopper"),
         (_case(16, 16, 16, 1024, 1024, 64, 64, window=(256, 0)), 90, "flash"),
-        (_case(16, 16, 16, 1024, 1024, 128, 128, options="bias"), 90, "flash"),
-        (_case(16, 16, 16, 1024, 1024, 128, 128, options="dropout"), 90, "flash"),
+        (_case(16, 16, 16, 1024, 1024, 128, 128, options="bias"), 90, "hopper"),
+        (_case(16, 16, 16, 1024, 1023, 128, 128, options="bias"), 90, "flash"),  # rows of 2 bytes
+        (_case(16, 16, 16, 1024, 1024, 128, 128, options="dropout"), 90, "hopper"),
         (_case(16, 16, 16, 1024, 1024, 128, 128, dtype=torch.float32), 90, "flash_fp32"),
         (_case(64, 16, 16, 1, 8192, 128, 128), 90, "split_keys"),
     ],
@@ -72,6 +78,12 @@ _WITH_OPTIONS = (
     _case(1, 2, 2, 200, 450, 128, 128, options="causal alibi bottom_right", window=(99, None)),
     _case(1, 2, 2, 450, 129, 64, 64, options="bottom_right sink", window=(7, 200)),
     _case(1, 4, 2, 130, 300, 256, 256, options="softcap alibi"),
+    _case(2, 4, 2, 130, 200, 64, 64, options="dropout causal"),
+    _case(1, 2, 2, 100, 333, 128, 128, options="dropout bottom_right sink", window=(30, 5)),
+    _case(2, 2, 2, 150, 248, 128, 128, options="bias dropout softcap bottom_right", window=(57, 3)),
+    _case(2, 2, 1, 130, 152, 64, 64, options="bias bias_over_batch causal"),
+    _case(2, 2, 2, 129, 72, 256, 256, options="bias bias_over_heads sink"),
+    _case(2, 4, 2, 100, 328, 64, 64, options="bias bias_over_queries dropout", window=(30, 5)),
 )
 
 
@@ -182,6 +194,27 @@ _OPTION_DEFECTS = {
         "share / gl.where(l_i == 0.0",
         "1.0 / gl.where(l_i == 0.0",
     ),
+    "all batches and heads drop the same weights": (
+        "                    bits = drawn(dropout, head,",
+        "                    bits = drawn(dropout, 0 * head,",
+    ),
+    "groups of warps drop the same weights": (
+        "                    bits = drawn(dropout, head, start_m + G * ROWS,",
+        "                    bits = drawn(dropout, head, start_m,",
+    ),
+    "dropped weights leave the sum": (
+        "inverse *= dropout.keep_scale",
+        "inverse *= 1.0",
+    ),
+    "tiles begin between fours of keys": ("start_n -= lead", "start_n -= 0 * lead"),
+    "a bias is another head's": ("h * bias_place.stride_h", "0 * h"),
+    "a bias is another batch's": ("b * bias_place.stride_b", "0 * b"),
+    "a bias is another group's": ("start_m + g * ROWS, column", "start_m, column"),
+    "a bias's columns begin at the first key of a window": (
+        "column = bias_place.first_key + start_n",
+        "column = start_n",
+    ),
+    "a row for all queries is another batch's": ("bias_place.stride_b + h", "0 + h"),
 }
 
 
@@ -194,6 +227,43 @@ def test_defect_is_found(defect: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
     orders = product(_SHORT if defect in _DEFECTS else _WITH_OPTIONS, (True, False))
     rows = (row_of("hopper", case, monkeypatch, late=late) for case, late in orders)
     assert any(row.status == "failed" for row in rows)
+
+
+# What stands in the text of the draws, and what stands there instead.
+_DRAW_DEFECTS = {
+    "a round is left out": ("_ROUNDS = gl.constexpr(10)", "_ROUNDS = gl.constexpr(9)"),
+    "fours of keys are another tile's": ("first_key + start_n) // 4", "first_key) // 4"),
+    "words of four keys are exchanged": (
+        "low = _bits(r0, dropout, even) | _bits(r1, dropout, odd)",
+        "low = _bits(r1, dropout, even) | _bits(r0, dropout, odd)",
+    ),
+    "bits are another column's": ("1 << (2 * eights + twos)", "1 << (2 * eights + 1 - twos)"),
+    "words are compared as signed integers": (
+        "(word ^ _HIGHEST) >= (dropout.threshold ^ _HIGHEST)",
+        "word >= dropout.threshold",
+    ),
+}
+
+
+@pytest.mark.parametrize("defect", _DRAW_DEFECTS)
+def test_defect_of_draws_is_found(
+    defect: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By the verdict."""
+    module = changed(hopper_dropout, tmp_path / "changed.py", *_DRAW_DEFECTS[defect])
+    for name in ("drawn", "is_kept"):
+        monkeypatch.setattr(hopper_kernel, name, getattr(module, name))
+    case = _case(1, 2, 2, 70, 200, 64, 64, options="dropout")
+    assert row_of("hopper", case, monkeypatch, late=True).status == "failed"
+
+
+def test_seed_of_two_words_and_threshold_above_half_are_served(device: torch.device) -> None:
+    """As by `flash`: words are unsigned."""
+    case = _case(1, 2, 2, 70, 200, 64, 64, options="causal")
+    inputs: Any = _FORWARD.inputs(case, device)
+    inputs |= {"dropout_p": 0.7, "dropout_seed": 2**62 + 2**31 + 5}
+    for one, other in zip(hopper.hopper(**inputs), flash(**inputs), strict=True):
+        assert float((one.float() - other.float()).abs().max()) < 0.05
 
 
 def test_call_that_it_does_not_serve_is_refused_in_one_sentence() -> None:

@@ -52,6 +52,7 @@ def _case(
             "hopper_ordered",
         ),
         (_case(16, 16, 16, 1024, 1024, 128, 128, options="bias"), 90, "two_pass"),
+        (_case(16, 16, 16, 1024, 1024, 128, 128, options="dropout"), 90, "hopper_ordered"),
         (_case(16, 16, 16, 1024, 1024, 128, 128, dtype=torch.float32), 90, "two_pass_fp32"),
     ],
 )
@@ -136,6 +137,11 @@ _WITH_OPTIONS = (
     _case(1, 4, 2, 130, 300, 256, 256, options="softcap alibi"),
     _case(1, 4, 1, 1, 300, 128, 128, options="softcap sink alibi bottom_right", window=(9, 9)),
     _case(1, 2, 1, 150, 200, 64, 64, options="softcap causal"),
+    _case(2, 4, 2, 130, 200, 64, 64, options="dropout causal"),
+    _case(1, 2, 2, 100, 333, 128, 128, options="dropout bottom_right sink", window=(30, 5)),
+    _case(1, 4, 2, 200, 129, 128, 128, options="dropout softcap bottom_right", window=(57, 3)),
+    _case(1, 2, 2, 70, 100, 256, 256, options="dropout"),
+    _case(1, 4, 1, 1, 300, 64, 64, options="dropout"),
 )
 # Query heads have programs of their own where dq is added up in no order.
 _SPREAD = (
@@ -216,8 +222,8 @@ _DEFECTS = {
     "lse is of the wrong head": ("row_tile + step + walk.tiles)", "row_tile + step)"),
     "heads of a group are left out": ("            head += 1\n", ""),
     "delta has the other sign": (
-        "tl.store(rows_ptr + ROWS, -delta)",
-        "tl.store(rows_ptr + ROWS, delta)",
+        "tl.store(rows_ptr + ROWS, -delta * delta_scale)",
+        "tl.store(rows_ptr + ROWS, delta * delta_scale)",
     ),
     "scale is left out of dk": ("k.store((dk * scale).to(DTYPE))", "k.store(dk.to(DTYPE))"),
 }
@@ -240,6 +246,29 @@ _OPTION_DEFECTS = {
     ),
     "a slope is another head's": ("kv_head * sizes.group + member)", "kv_head * sizes.group)"),
     "a softcap has no slope": ("p *= 1.0 - s * s", "p *= 1.0"),
+    "all heads drop the same weights": ("head_next = head + member +", "head_next = 0 * head +"),
+    "dropped weights are of another tile": (
+        "gl.where(is_last, walk.high - 1, tile - 1)",
+        "gl.where(is_last, walk.high - 1, tile)",
+    ),
+    "dropped weights are of a query before": (
+        "dropout = Dropout(seed_low, seed_high, threshold, first_query,",
+        "dropout = Dropout(seed_low, seed_high, threshold, 0 * first_query,",
+    ),
+    "dropped weights have a share in dv": (
+        "halves = gl.where(kept, p, 0.0).to(DTYPE)",
+        "halves = p.to(DTYPE)",
+    ),
+    "dropped weights have no delta": (
+        "dp = gl.where(p >= 0.0, dp, minus_delta[None, :])",
+        "dp = gl.where(p >= 0.0, dp, 0.0)",
+    ),
+    "dv lacks the factor of kept weights": ("dv *= dropout.keep_scale", "dv *= 1.0"),
+    "delta lacks the share of kept weights": ("-delta * delta_scale", "-delta"),
+    "dk and dv lie between fours of keys": (
+        "            dv *= dropout.keep_scale\n            start_n -= lead\n",
+        "            dv *= dropout.keep_scale\n",
+    ),
 }
 
 

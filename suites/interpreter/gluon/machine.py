@@ -537,6 +537,13 @@ def _pair(low: GluonBlock, high: GluonBlock, dtype: torch.dtype) -> GluonBlock:
     return GluonBlock((bits[0] & 0xFFFF) | (bits[1] << 16))
 
 
+def _product(first: GluonBlock | int, second: GluonBlock | int) -> tuple[GluonBlock, ...]:
+    """Return the high and the low word of a product of two words."""
+    words = (tensor_of(word).long() & 0xFFFFFFFF for word in (first, second))
+    product = next(words) * next(words)
+    return GluonBlock((product >> 32).int()), GluonBlock(product.int())
+
+
 def _reduce(place: Pointer, *parts: GluonBlock) -> None:
     """Add neighbouring values to memory."""
     for offset, part in enumerate(parts):
@@ -561,7 +568,7 @@ def _bent(x: Tensor) -> Tensor:
 
 
 # The functions of inline assembly, by an instruction in it.
-_ASSEMBLY: dict[str, Callable[..., GluonBlock | None]] = {
+_ASSEMBLY: dict[str, Callable[..., GluonBlock | tuple[GluonBlock, ...] | None]] = {
     "ld.acquire.gpu.global.u32": _await,
     "red.release.gpu.global.add.u32": lambda place, count: place.add(count),
     "st.global.v4.f32": _lay,
@@ -571,10 +578,13 @@ _ASSEMBLY: dict[str, Callable[..., GluonBlock | None]] = {
     "fma.rn.ftz.sat.f32": lambda x: GluonBlock(_bent(x.value)),
     "min.ftz.f32": lambda x: GluonBlock(1.0 + 2.0**-30 * _bent(x.value.fmin(torch.tensor(31.0)))),
     "red.global.add.v4.f32": _reduce,
+    "mul.wide.u32": _product,
 }
 
 
-def _assembled(text: str, _: str, arguments: Sequence[Any], **__: object) -> GluonBlock | None:
+def _assembled(
+    text: str, _: str, arguments: Sequence[Any], **__: object
+) -> GluonBlock | tuple[GluonBlock, ...] | None:
     for instruction, compute in _ASSEMBLY.items():
         if instruction in text:
             return compute(*arguments)
@@ -616,6 +626,12 @@ def _extreme(reduce: Callable[..., Tensor], least: float) -> Callable[..., Gluon
     return compute
 
 
+def _sum(block: Any, axis: int) -> GluonBlock:
+    """Return sums in the block's dtype; torch's own are int64."""
+    values = tensor_of(block)
+    return GluonBlock(values.sum(axis, dtype=values.dtype))
+
+
 _FUNCTIONS: dict[str, object] = {
     "arange": _arange,
     "full": _full,
@@ -627,7 +643,7 @@ _FUNCTIONS: dict[str, object] = {
     "minimum": elementwise(torch.fmin),
     "max": _extreme(torch.amax, -math.inf),
     "min": _extreme(torch.amin, math.inf),
-    "sum": lambda block, axis: GluonBlock(tensor_of(block).sum(axis)),
+    "sum": _sum,
     "exp": _unary(torch.exp),
     "exp2": _unary(torch.exp2),
     "log": _unary(torch.log),
