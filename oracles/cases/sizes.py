@@ -111,7 +111,8 @@ ROWS = Sizes(
     {
         "few": (12, 3, 9, 15),
         "one": (1,),
-        "many": (33, 50, 64, 66, 132),  # 64: whole tiles, which kernels may take another way
+        # One past a tile, and whole tiles, which kernels may take another way.
+        "many": (33, 65, 64, 50, 66, 132),
         "none": (0,),
     },
     _level_of_rows,

@@ -295,11 +295,11 @@ class Reference:
         is_free = array.name in self.repeating and array.name not in overwriting(self)
         if axis is None or not is_free or not whole.numel():
             return
-        columns = deciding_columns(length(axis, dict(case.sizes)), case.seed + 1)
+        columns = deciding_columns(length(axis, dict(case.sizes)), turn + 1)
         flat = whole.view(-1)
-        for place, column in enumerate(columns * (len(flat) // len(columns) + 1)):
-            if place < len(flat) and place % 3 and int(flat[place]) >= 0:
-                flat[place] = column
+        free = (flat >= 0) & (torch.arange(len(flat), device=flat.device) % 3 > 0)
+        turns = torch.arange(int(free.sum()), device=flat.device) % len(columns)
+        flat[free] = torch.tensor(columns, device=flat.device, dtype=flat.dtype)[turns]
 
     def _drawn_by_user(self, array: Array, values: Tensor) -> Tensor:
         """Return the values that a user's function makes of those drawn. Raises OpError."""

@@ -104,7 +104,7 @@ _OF_NORMS = (
     _Defect(
         "rows_past_the_grid", "the grid has 48 programs, and each does one row",
         (RMS_NORM_FORWARD,), "        rms_norm_kernel[(m,)](x, None",
-        "        rms_norm_kernel[(min(m, 48),)](x, None", "m50", _LOST,
+        "        rms_norm_kernel[(min(m, 48),)](x, None", "m65", _LOST,
     ),
     _Defect(
         "adjacent_weight", "the weight's stride is taken for 1", _RMS_FORWARD,

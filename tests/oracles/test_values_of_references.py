@@ -167,6 +167,10 @@ def test_needles_decide_rows_and_labels() -> None:
     for item in (CROSS_ENTROPY_FORWARD, SMOOTHED_CROSS_ENTROPY_FORWARD):
         target = required(item.inputs(_case(item, NEEDLES, m=33, n=264), _CPU), "target")
         assert {0, 263} <= set(target.tolist())
+    # Of 12 rows 8 name such columns.
+    few = _case(CROSS_ENTROPY_FORWARD, NEEDLES, n=264)
+    target = required(CROSS_ENTROPY_FORWARD.inputs(few, _CPU), "target")
+    assert len({*deciding_columns(264, 0)} & {*target.tolist()}) >= 8
 
 
 def test_huge_squares_stay_below_the_largest_number() -> None:
