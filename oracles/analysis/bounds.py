@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernel_workbench.oracles.analysis.arithmetic import LARGEST, Arithmetic
@@ -43,6 +43,7 @@ from kernel_workbench.oracles.analysis.trace import (
     NoRuleError,
     Reference,
     UndecidedError,
+    describe,
     line_of,
     made_in,
     run,
@@ -145,7 +146,7 @@ def bounds(
     Raises:
         NoRuleError: an operation has no rule; the message has the reference's line.
     """
-    graph = trace(reference, inputs)
+    graph = _ordered(reference, inputs)
     walk = _walk(graph, reference, inputs, numerics, results)
     sure, likely = walk.sure, walk.likely
     values = tuple(map(tensors_of(inputs, torch.float64).__getitem__, graph.meta["names"]))
@@ -170,14 +171,12 @@ def bounds(
             for pair, dtype in zip(pairs, out_dtypes, strict=True)
         ]
         kept.update((node, pair.value) for node, pair in zip(nodes, pairs, strict=True))
-        large = []
-        for node, pair, (rows, _) in zip(nodes, pairs, suspects, strict=True):
-            if rows is None or decided:  # on other numbers its shapes may be others
-                continue
-            size = scale_of_rows(graph.graph, constants, values, kept, node, rows)
-            if size is None or _silent(select_rows(_error_of(pair), rows), size) is not None:
-                large.append(node)
-        sizes = scales(graph.graph, constants, values, kept, large) if large else {}
+        large = {
+            node: (pair, rows)
+            for node, pair, (rows, _) in zip(nodes, pairs, suspects, strict=True)
+            if rows is not None and not decided  # on other numbers its shapes may be others
+        }
+        silent = _silent_places(graph.graph, constants, values, kept, large)
         shown: list[Tensor] | None = None
         several = count_operations(graph.graph) > 1 and any(many for _, many in suspects)
         if with_replays and several and not decided:
@@ -192,7 +191,7 @@ def bounds(
             # A reference may cast its output itself, by a mark, which is then the last cast.
             is_cast = node.target == ROUNDS and node.args[1:] == ("", dtype)
             last = torch.float64 if is_cast else dtype
-            bound = _bound(pair, last, sure, likely, sizes.get(node))
+            bound = _bound(pair, last, sure, likely, silent.get(node))
             if shown is not None:
                 bound = _looser(bound, pair, last, shown[index] * most, sure)
             results_.append(bound)
@@ -213,6 +212,26 @@ def bounds(
             else bound
             for bound, pair, error, last, takes_all in every
         )
+
+
+_TURNED = 1e-9  # of an output's largest number: sums in another order, and nothing else
+
+
+def _ordered(reference: Reference, inputs: Mapping[str, object]) -> GraphModule:
+    """Return the graph; raise NoRuleError if outputs depend on an order that `topk` leaves open."""
+    graph = trace(reference, inputs)
+    if not graph.meta["unordered"]:
+        return graph
+    results = (run(reference, inputs, torch.float64, turns=turns) for turns in (False, True))
+    for one, other in zip(*results, strict=True):
+        first, second = one.double().nan_to_num(), other.double().nan_to_num()
+        most = float(first.abs().amax()) if first.numel() else 0.0
+        if not torch.allclose(first, second, rtol=_TURNED, atol=_TURNED * most):
+            raise NoRuleError(
+                f"{describe(reference)} calls torch.topk with sorted=False, and an output depends "
+                "on the order of what that returns; leave out sorted=False"
+            )
+    return graph
 
 
 def _lacks_power(bound: Bound) -> bool:
@@ -390,12 +409,38 @@ def _typical(value: Tensor) -> Tensor:
     return finite.mean(axes, keepdim=True).sqrt_().maximum(value.abs())
 
 
+def _silent_places(
+    graph: Graph,
+    constants: Mapping[str, Tensor],
+    values: Sequence[Tensor],
+    kept: Mapping[Node, Tensor],
+    large: Mapping[Node, tuple[Pair, tuple[Tensor, ...]]],
+) -> dict[Node, Tensor | None]:
+    """Return where bounds of outputs say nothing, of which some rows may have such places."""
+    result: dict[Node, Tensor | None] = {}
+    rest = []
+    for node, (pair, rows) in large.items():
+        size = scale_of_rows(graph, constants, values, kept, node, rows)
+        if size is None:
+            rest.append(node)
+            continue
+        silent = _silent(select_rows(_error_of(pair), rows), size)
+        if silent is not None:
+            mask = torch.zeros_like(pair.value, dtype=torch.bool)
+            mask[rows] = silent
+            result[node] = mask
+    for node, size in scales(graph, constants, values, kept, rest).items() if rest else ():
+        result[node] = _silent(_error_of(large[node][0]), size)
+    return result
+
+
 def _bound(
-    pair: Pair, dtype: torch.dtype, sure: Arithmetic, likely: Arithmetic | None, size: Tensor | None
+    pair: Pair,
+    dtype: torch.dtype,
+    sure: Arithmetic,
+    likely: Arithmetic | None,
+    powerless: Tensor | None,
 ) -> Bound:
-    powerless, error = None, pair.before.error
-    if size is not None and error is not None:
-        powerless = _silent(error, size)
     quantity = pair.with_error(pair.sure)
     deterministic, probable = _rounded(quantity, dtype, sure), None
     if likely is not None:

@@ -26,7 +26,6 @@ from kernel_workbench.oracles.analysis.quantities import (
 from kernel_workbench.oracles.analysis.rules import (
     EPS_DIVISION,
     EPS_POWER,
-    UnknownError,
     log_shrunk,
     monotone,
     rule,
@@ -362,8 +361,6 @@ def _ordered_by(operation: Any) -> Callable[..., object]:  # noqa: ANN401
         **kwargs: Any,  # noqa: ANN401
     ) -> object:
         stable = kwargs.get("stable") is True or operation in {_aten.cummax, _aten.cummin}
-        if kwargs.get("sorted", True) is False or (operation is _aten.topk and False in rest[3:]):
-            raise UnknownError("returns numbers in no order")
         place = 1 if operation in {_aten.topk, _aten.kthvalue} else 0
         axis = kwargs.get("dim", rest[place] if len(rest) > place else -1)
         values = out if isinstance(out, Quantity) else out[0]

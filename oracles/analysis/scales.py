@@ -228,7 +228,10 @@ def scale_of_rows(
         if is_known:
             value = available[node]
             if value.dim() > 1 and value.shape[:-1] != lead:
-                return None
+                try:
+                    value = value.expand(*lead, value.shape[-1])
+                except RuntimeError:  # no broadcast makes rows of it
+                    return None
             results[node] = select_rows(value, rows) if value.dim() > 1 else value
         computes = node in needed and not is_known
         made_of = computes or (node in scaled and not _is_magnitude(node))

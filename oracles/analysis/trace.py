@@ -26,7 +26,7 @@ from torch.fx import traceback as lines
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import has_side_effect
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode, resolve_name
+from torch.overrides import TorchFunctionMode, _get_current_function_mode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -144,14 +144,21 @@ class Precision(TorchFunctionMode):
     A cast to a half, or to fp8, is marked, as one that every kernel makes. Nodes of a graph are
     told by the line of `file` that runs. declared: by the id of a tensor, the dtype that code of
     `file` is told of it, so that a cast to an argument's dtype is one to the dtype that a kernel is
-    given.
+    given. turns: numbers of a `topk` that promises no order come the least first, not the largest;
+    `unordered` counts such calls.
     """
 
     def __init__(
-        self, dtype: torch.dtype, file: str = "", declared: Mapping[int, torch.dtype] | None = None
+        self,
+        dtype: torch.dtype,
+        file: str = "",
+        declared: Mapping[int, torch.dtype] | None = None,
+        *,
+        turns: bool = False,
     ) -> None:
         super().__init__()
-        self.dtype, self.file, self.declared = dtype, file, declared or {}
+        self.dtype, self.file, self.declared, self.turns = dtype, file, declared or {}, turns
+        self.unordered = 0
         self.followed: set[Any] = set()  # nodes of autograd
 
     def __torch_function__(
@@ -186,6 +193,16 @@ class Precision(TorchFunctionMode):
             args, named["eps"] = args[:3], _EPS_OF_RMS_NORM
         if func is Tensor.view and (to := _dtype_among(args[1:], named)) is not None:
             return self._bits_as(args[0], to)
+        is_outer = not isinstance(_get_current_function_mode(), Precision)
+        if (
+            is_outer
+            and func in _TOPK
+            and (named.get("sorted") is False or (*args, *[True] * 5)[4] is False)
+        ):
+            self.unordered += 1
+            result = func(*args[:4], **{**named, "sorted": True})
+            axis = named.get("dim", (*args, *[-1] * 5)[2])
+            return tuple(x.flip(axis) for x in result) if self.turns else result
         if func in _CONVERSIONS:
             marked = [argument for argument in (*args[1:], *named.values()) if argument in _MARKED]
             if marked:
@@ -258,6 +275,7 @@ def _dtype_among(arguments: Sequence[object], named: Mapping[str, object]) -> to
     return next((argument for argument in every if isinstance(argument, torch.dtype)), None)
 
 
+_TOPK = {torch.topk, Tensor.topk}
 _INDEXED = (Tensor.__getitem__, Tensor.__setitem__)
 
 
@@ -326,15 +344,19 @@ def tensors_of(inputs: Mapping[str, object], dtype: torch.dtype) -> dict[str, Te
 
 
 def run(
-    reference: Reference, inputs: Mapping[str, object], dtype: torch.dtype
+    reference: Reference,
+    inputs: Mapping[str, object],
+    dtype: torch.dtype,
+    *,
+    turns: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Return the reference's outputs, computed in `dtype`.
+    """Return the reference's outputs, computed in `dtype`; turns: as `Precision` has it.
 
     Example:
         >>> run(lambda x: 2 * x, {"x": torch.ones(1)}, torch.float64)
         (tensor([2.], dtype=torch.float64),)
     """
-    with made_in(dtype), Precision(dtype):
+    with made_in(dtype), Precision(dtype, turns=turns):
         result = reference(**{**inputs, **tensors_of(inputs, dtype)})
     return result if isinstance(result, tuple) else (result,)
 
@@ -458,7 +480,7 @@ def _moved(graph: GraphModule, device: torch.device) -> GraphModule:
             node.kwargs = {**node.kwargs, "device": device}
     stored = {name: tensor.to(device) for name, tensor in stored_by(graph).items()}
     kept[device] = GraphModule(stored, result)
-    kept[device].meta["names"] = graph.meta["names"]
+    kept[device].meta.update({name: graph.meta[name] for name in ("names", "unordered")})
     return kept[device]
 
 
@@ -676,18 +698,21 @@ def _lowered(
     """Lower in two steps where a reference asks for gradients, or a lowered operation writes."""
     if by_values:
         return _lowered_by_values(reference, called, values, table)
-    with suppress(Exception), Precision(torch.float64, _place(reference)[0]):
+    with suppress(Exception), Precision(torch.float64, _place(reference)[0]) as mode:
         graph = _graph(torch.func.functionalize(called), *values, table=table)
+        graph.meta["unordered"] = mode.unordered
         _reshape_out_of_place(graph.graph)
         if not any(map(_writes, graph.graph.nodes)):
             return _simplified(graph)
     try:
-        with Precision(torch.float64, _place(reference)[0]):
+        with Precision(torch.float64, _place(reference)[0]) as mode:
             first = _graph(called, *values)
         lowered = torch.func.functionalize(lambda *arguments: Interpreter(first).run(*arguments))
-        return _simplified(_graph(lowered, *values, table=table))
+        graph = _simplified(_graph(lowered, *values, table=table))
     except Exception as error:
         raise NoRuleError(f"{_told_of(error, reference)} {_why(error)}") from error
+    graph.meta["unordered"] = mode.unordered
+    return graph
 
 
 def _lowered_by_values(
@@ -700,9 +725,10 @@ def _lowered_by_values(
             return called(*arguments)
 
     try:
-        with Precision(torch.float64, _place(reference)[0]):
+        with Precision(torch.float64, _place(reference)[0]) as mode:
             function = torch.func.functionalize(marked)
             graph = _graph(function, *values, table=table, tracing_mode="real")
+        graph.meta["unordered"] = mode.unordered
     except Exception as error:
         raise NoRuleError(f"{_told_of(error, reference)} {_why(error)}") from error
     _reshape_out_of_place(graph.graph)

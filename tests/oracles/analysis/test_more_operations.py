@@ -318,3 +318,17 @@ def test_bits_of_whole_numbers_are_read_and_those_of_real_ones_refused() -> None
     assert float(_limit(function, **inputs).max()) <= 2.0**-21
     with pytest.raises(NoRuleError, match="reads the bits of real numbers"):
         bounds(lambda x: (2 * x).view(torch.int32) >> 23, {"x": torch.ones(3)}, Numerics(), _SINGLE)
+
+
+def test_largest_numbers_in_no_order_are_taken_where_no_output_depends_on_it() -> None:
+    """A router adds its experts up, in whichever order it has them."""
+    inputs = {"x": _draw(3, 16), "y": _draw(16, 4, seed=1)}
+
+    def routed(x: Tensor, y: Tensor) -> Tensor:
+        weights, places = torch.topk(x, 4, dim=-1, sorted=False)
+        return (weights.softmax(-1)[..., None] * y[places]).sum(1)
+
+    (exact,) = truth(routed, inputs)
+    assert bool(((routed(**inputs).double() - exact).abs() <= _limit(routed, **inputs)).all())
+    with pytest.raises(NoRuleError, match="depends on the order"):
+        bounds(lambda x: x.topk(4, sorted=False)[0], {"x": inputs["x"]}, Numerics(), _SINGLE)

@@ -238,7 +238,8 @@ def _sorts_backward(x: Tensor) -> Tensor:
 
 
 def _zeta(x: Tensor) -> Tensor:
-    return torch.special.zeta(x, x)
+    result: Tensor = torch.special.zeta(x, x)
+    return result
 
 
 def _picks(x: Tensor) -> Tensor:

@@ -120,3 +120,25 @@ def test_factor_of_one_is_no_operation() -> None:
     """elu multiplies by its alpha and its scale, which are 1."""
     graph = trace(torch.nn.functional.elu, {"input": torch.randn(8)}).graph
     assert not [node for node in graph.nodes if node.target == torch.ops.aten.mul.Tensor]
+
+
+def test_places_without_power_are_the_same_by_rows_and_by_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Statistics of several axes, and weights of fewer, are those of each row."""
+    draw = torch.Generator().manual_seed(0)
+    x = -torch.rand(3, 4, 5, 6, generator=draw) - 0.5
+    x[torch.rand(x.shape, generator=draw) < 1 / 8] = -1e-7  # whose exponential less 1 is lost
+    inputs = {"x": x, "w": torch.randn(4, 5, 6, generator=draw)}
+
+    def scaled(x: Tensor, w: Tensor) -> Tensor:
+        return torch.expm1(x) * w * x.abs().amax((1, 2, 3), keepdim=True)
+
+    (by_rows,) = bounds(scaled, inputs, _NUMERICS, [torch.float32], with_replays=False)
+    inside = sys.modules["kernel_workbench.oracles.analysis.bounds"]
+    monkeypatch.setattr(inside, "scale_of_rows", lambda *_: None)
+    (by_all,) = bounds(scaled, inputs, _NUMERICS, [torch.float32], with_replays=False)
+    assert by_rows.powerless is not None
+    assert by_all.powerless is not None
+    assert torch.equal(by_rows.powerless, by_all.powerless)
+    assert torch.equal(by_all.powerless, x == x.amax())
