@@ -8,8 +8,8 @@ streams, and then ends. So no value and no verdict is kept from one run to the n
 drawn anew, and a candidate finds the processes that it finds without a warm judge; on a GPU its
 first worker has a context of CUDA already. A judge names the cases of its run when it ends: once no
 run is left, the server traces the references of these cases, so that later judges have their
-graphs. The server adopts no orphan: a run ends what it started itself, and the ancestors of a
-user's process reveal nothing of a judge.
+graphs; on a GPU each spare does so. The server adopts no orphan: a run ends what it started itself,
+and the ancestors of a user's process reveal nothing of a judge.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -180,14 +180,22 @@ class Server:
         spares have what the server traces before.
         """
         waiting_now = sum(judge.client is None for judge in self.judges)
-        idle = waiting_now == len(self.judges) and not self.untraced
+        idle = waiting_now == len(self.judges) and not self._has_to_trace
         wanted = self.spares if idle else 1
         for _ in range(wanted - waiting_now):
             self.judges.append(self._fork())
 
+    @property
+    def _has_to_trace(self) -> bool:
+        """Return whether the server has cases to trace.
+
+        On a GPU each spare traces them: PyTorch starts CUDA for a trace, which no fork survives.
+        """
+        return self.device == "cpu" and bool(self.untraced)
+
     def _trace_one(self) -> None:
         """Trace the references of a case of earlier runs, if there is one and nobody waits."""
-        if self.untraced and not any(judge.client for judge in self.judges):
+        if self._has_to_trace and not any(judge.client for judge in self.judges):
             name = self.untraced.pop()
             self.traced.add(name)
             _trace(name)
@@ -213,7 +221,7 @@ class Server:
                     judge.line.close()
                     if judge.client is not None:
                         judge.client.close()
-                status = _judge(theirs, self.device)
+                status = _judge(theirs, self.device, self.untraced)
             finally:
                 with suppress(Exception):
                     sys.stdout.flush()
@@ -231,7 +239,7 @@ class Server:
             if judge.client is not None and judge.killed_at is None:
                 poll.register(judge.client, select.POLLRDHUP)
         busy = any(judge.client for judge in self.judges)
-        wait_ms = 0 if self.untraced and not busy else 1000
+        wait_ms = 0 if self._has_to_trace and not busy else 1000
         happened = {descriptor for descriptor, _ in poll.poll(wait_ms)}
         for judge in list(self.judges):
             if judge.ended in happened:
@@ -332,8 +340,8 @@ def _load(device: str) -> None:
     all_kernels()
     if device == "cpu":
         mend(torch.device(device), strictly=True)  # of no consequence for a run with --no-strict
-    for op in OPS.values():  # references are traced on the CPU for a GPU too
-        _warm(op)
+        for op in OPS.values():
+            _warm(op)
     for name, module in list(sys.modules.items()):
         if name.startswith(_PLUGINS):  # a plugin that is loaded before pytest is an error to it
             module.__doc__ = f"{module.__doc__}\n\nPYTEST_DONT_REWRITE"
@@ -380,8 +388,11 @@ class _Cases:
         self.names = list(dict.fromkeys(str(values["case"]) for values in params))
 
 
-def _judge(line: socket.socket, device_name: str) -> int:
-    """In a fork: get ready, wait for a request, and make the run. Returns the exit status."""
+def _judge(line: socket.socket, device_name: str, untraced: Sequence[str]) -> int:
+    """In a fork: get ready, wait for a request, and make the run. Returns the exit status.
+
+    On a GPU the references of the cases in `untraced` are traced before.
+    """
     os.setsid()
     die_with_parent()
     handlers: tuple[tuple[signal.Signals, Callable[..., object] | signal.Handlers], ...] = (
@@ -398,6 +409,8 @@ def _judge(line: socket.socket, device_name: str) -> int:
     device = torch.device(device_name)
     with suppress(WorkersError):  # the run says it, when it can't start one either
         _get_ready(device)
+    for name in untraced if device.type == "cuda" else ():
+        _trace(name)
     data, descriptors, _, _ = socket.recv_fds(line, LARGEST_MESSAGE + 1, 3)
     if not data:
         return 0  # the server has ended
