@@ -85,6 +85,7 @@ _FEW = 2**20  # elements, of which a run costs nothing
 _MOST_ELEMENTS = 2**27  # of inputs at smaller constants
 _MOST_WAYS = 500  # of making constants smaller
 _SMALLEST_CONSTANTS = (4, 8, 16)
+_FEWEST_EXPERTS = 2  # that one constant is made alone where four are too many
 _SEVERAL = {"several": (12, 3, 9, 5), "one": (1,), "many": (33, 66, 132)}
 
 
@@ -391,15 +392,19 @@ class _Meaning:
             if isinstance(axis, _Const) and axis.value > _SMALLEST_CONSTANTS[-1] and name in used
         }
         all_constants = {axis.value for axis in self.read.axes.values() if isinstance(axis, _Const)}
-        ways = []
+        ways = [
+            (self.elements(sizes, constants | {name: _FEWEST_EXPERTS}), {name: _FEWEST_EXPERTS})
+            for name in constants
+            if self.elements(sizes, constants | {name: _SMALLEST_CONSTANTS[0]}) >= _MOST_ELEMENTS
+        ]
         for first in _SMALLEST_CONSTANTS:
             powers = (first << place for place in range(len(constants) + len(all_constants)))
             values = [power for power in powers if power not in all_constants]
             ranks = dict(zip(sorted(set(constants.values())), values, strict=False))
             for count in range(1, len(constants) + 1):
                 for names in combinations(constants, count):
-                    alone = values[0] if count == 1 else None
-                    way = {name: alone or ranks[constants[name]] for name in names}
+                    same = values[0] if count == 1 else None
+                    way = {name: same or ranks[constants[name]] for name in names}
                     axes = constants | way
                     ways.append((self.elements(sizes, axes), way))
 

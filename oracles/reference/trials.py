@@ -12,6 +12,7 @@ than the largest changes the result; one more fails, or changes nothing since it
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ POINTER = re.compile(r"indptr|cu_seq")  # in the name of an argument that holds 
 LENGTH = re.compile(r"len")  # likewise, of lengths: other numbers are tried while these are 1
 _ANY = {torch.bool, torch.int8, torch.uint8}  # any value of these is valid
 _MOST_TRIED = 100_000  # sets of sizes
+_MOST_DRAWN = 2**16  # elements of a tensor of random numbers, where only shapes are asked for
 _FEWEST = 2  # that a size is tried at, and pointers are
 
 Outcome = tuple[Tensor, ...] | None  # None: the reference fails
@@ -90,7 +92,7 @@ def shapes_of_outputs(
 ) -> Iterator[list[tuple[int, ...]]]:
     """Yield the shapes of the outputs on one or two sets of sizes. Raises OpError."""
     arrays = unknown(reference)
-    for trial in _trials(reference, least, path):
+    for trial in _trials(reference, least, path, at_most=_MOST_DRAWN):
         with reference.stated("to find its outputs' shapes"):
             outputs = truth(reference.function, _with(trial, {}, arrays).inputs)
             yield [tuple(output.shape) for output in outputs]
@@ -286,15 +288,28 @@ def _product(one: Axis, other: Axis) -> Extent:
     return Extent(" * ".join(texts), {name: of[name] for of in constants for name in of})
 
 
-def _trials(reference: Reference, least: Mapping[str, int], path: str) -> list[_Trial]:
-    """Return arguments of one or two sets of sizes that differ, valid where they are known."""
+def _trials(
+    reference: Reference, least: Mapping[str, int], path: str, at_most: float = math.inf
+) -> list[_Trial]:
+    """Return arguments of one or two sets of sizes that differ, valid where they are known.
+
+    at_most: elements of a tensor, above which all are one number, which takes no memory.
+    """
     names = [array.name for array in unknown(reference)]
     zeros = dict.fromkeys(names, 1)
     drawn_reference = replace(reference, labels=lambda: zeros, lengths=dict)
     result = []
     for sizes in sizes_apart(reference, least, path):
         case = case_of(reference.name, sizes, reference.dtypes[0], "ci")
-        inputs = drawn_reference.inputs(case, torch.device("cpu"))
+        large = {
+            array.name: torch.tensor(0.5, dtype=torch.float64).expand(array.shape(sizes))
+            for array in reference.signature.real
+            if math.prod(array.shape(sizes)) > at_most
+        }
+        drawn = [array for array in reference.signature.arrays if array.name not in large]
+        signature = replace(reference.signature, arrays=tuple(drawn))
+        inputs = replace(drawn_reference, signature=signature).inputs(case, torch.device("cpu"))
+        inputs = {**inputs, **large}
         wide = {
             name: value.double()
             if isinstance(value, Tensor) and value.is_floating_point()

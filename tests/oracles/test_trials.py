@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from kernel_workbench.oracles.op import Numerics, required
 from kernel_workbench.oracles.reference import Lengths, OpError, ReferenceOp
@@ -214,6 +216,32 @@ def test_definition_with_large_constants_is_checked_at_small_ones(tmp_path: Path
     op = _op(tmp_path, of | {"reference": written_out})
     smaller = op.reference.at_smaller_constants()
     assert [array.axes for array in smaller.signature.arrays] == [("m", 2048), (4, 2048)]
+
+
+def test_one_constant_alone_is_made_smaller_where_others_are_written_as_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two experts of a large matrix fit where four don't, and no tensor of them is drawn."""
+    rows, columns = 8192, 7168
+    made = definition(
+        *("experts", {"m": None, "e": 32, "n": rows, "k": columns}),
+        {"x": "float32 m k", "w": "float32 e n k"},
+        {"y": "float32 m n"},
+        f"def run(x, w):\n    y = x.new_zeros(x.shape[0], {rows})\n    for one in w:\n"
+        f"        y += x[:, {columns - 1}:] * one[:, {columns - 1}]\n    return y",
+    )
+    drawn = []
+    empty = torch.empty
+
+    def counted(*shape: Any, **named: Any) -> Tensor:  # noqa: ANN401  # torch's own
+        result = empty(*shape, **named)
+        drawn.append(0 if result.is_meta else result.numel())
+        return result
+
+    monkeypatch.setattr(torch, "empty", counted)
+    smaller = read_definition(written(tmp_path, made)[0]).reference.at_smaller_constants()
+    assert smaller.signature.arrays[1].axes == (2, rows, columns)
+    assert max(drawn) < 2**20
 
 
 def test_definition_that_is_wrong_at_small_constants_is_refused(tmp_path: Path) -> None:
