@@ -51,14 +51,16 @@ STAGES = 2
 LONGEST_WITH_ALIBI = 2**21  # queries or keys, whose distances fp32 holds
 NOT_SERVED = (
     "{name} float16 and bfloat16 on sm 90, heads of 64, 128 and 256, and 16-byte pointers, strides "
-    "and rows, without {without}, ALiBi for at most "
+    "and rows, without cu_seqlens, ALiBi for at most "
     f"{LONGEST_WITH_ALIBI} keys; use {{other}}"
 )
 _SMALLEST_UNIT = 2.0**-40  # of scale, that a slope is divided by
-BIAS_FEATURES = frozenset({"bias", "bias_over_batch", "bias_over_heads", "bias_over_queries"})
-FEATURES = BIAS_FEATURES | {
-    "causal", "bottom_right", "window", "gqa", "scale", "alibi", "sink", "softcap", "dropout",
-}  # fmt: skip
+FEATURES = frozenset(
+    {
+        "causal", "bottom_right", "window", "gqa", "scale", "alibi", "sink", "softcap", "dropout",
+        "bias", "bias_over_batch", "bias_over_heads", "bias_over_queries",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +207,13 @@ def _is_one_row(bias: Tensor) -> bool:
     return bias.stride(2) == 0 or bias.shape[2] == 1
 
 
-def _bias_of(
-    problem: AttentionCall, cut: ForwardCut, unread: Tensor
+def bias_of(
+    problem: AttentionCall, rows: int, keys: int, end: int, unread: Tensor
 ) -> tuple[TensorDescriptor | None, Tensor, int, int]:
-    """Return the bias as the kernel takes it: boxes, or a tensor, and strides of batches and heads.
+    """Return the bias as kernels take it: boxes or a tensor, and strides of batches and heads.
 
-    unread: any tensor, whose address stands for a bias that doesn't exist.
+    rows, keys: sizes of a box; end: rows from `end` on read as 0. unread: any tensor, whose address
+    stands for an absent one.
     """
     bias = problem.bias
     if bias is None:
@@ -220,7 +223,7 @@ def _bias_of(
     # TMA knows no stride of 0: a shared axis has one element.
     of_batch, of_head = (int(bias.stride(axis) != 0) for axis in (0, 1))
     boxed = bias[: problem.b if of_batch else 1, : problem.h_q if of_head else 1].transpose(1, 2)
-    return descriptor(boxed, ROWS, columns=cut.keys), unread, of_batch, of_head
+    return descriptor(boxed, rows, end, columns=keys), unread, of_batch, of_head
 
 
 def terms_of(problem: AttentionCall, *, forward: bool) -> str:
@@ -280,7 +283,8 @@ def hopper_forward(problem: AttentionCall, key: launch_plan.Key | None = None) -
         descriptor(out, ROWS), lse, slopes, sink, blocks, b * h_q, h_q, problem.group, s_q,
         keys + lead,
         limits.shift + lead, limits.left, limits.right, scale, cap, per_slope, limits.first - lead,
-        *_bias_of(problem, cut, lse), lead, *problem.random_words, problem.keep_scale,
+        *bias_of(problem, ROWS, cut.keys, s_q, lse), lead, *problem.random_words,
+        problem.keep_scale,
     )  # fmt: skip
     constants = {
         "MASK": limits.mask, "TERMS": terms, "STAGES": STAGES, "GROUPS": cut.groups,
@@ -348,7 +352,5 @@ def hopper(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Forward:
         return out, lse
     problem = AttentionCall.of(q, k, v, Options(**given))
     if not is_served(problem, _CUTS):
-        raise AttentionError(
-            NOT_SERVED.format(name="hopper serves", without="cu_seqlens", other="flash")
-        )
+        raise AttentionError(NOT_SERVED.format(name="hopper serves", other="flash"))
     return hopper_forward(problem, key)

@@ -2,10 +2,10 @@
 
 `hopper_end_to_end` is ATTENTION_GRADIENTS: `hopper`, then `hopper_ordered`.
 
-They serve what `hopper` serves, but biases; `two_pass` and `split_queries` serve the
-rest. In `hopper_ordered` each sum has one order, so it is bitwise repeatable, and a row's bits
-don't depend on other batches or heads. Programs wait for programs of lower numbers, which a GPU
-starts first.
+They serve what `hopper` serves; `two_pass` and `split_queries` serve the rest. A bias's gradient is
+`two_pass`'s. In `hopper_ordered` each sum has one order, so it is bitwise repeatable, and a row's
+bits don't depend on other batches or heads. Programs wait for programs of lower numbers, which a
+GPU starts first.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from torch import Tensor
 
 from kernel_workbench.kernels import launch_plan
 from kernel_workbench.kernels.attention import hopper
-from kernel_workbench.kernels.attention.backward import Gradients, sink_gradient
+from kernel_workbench.kernels.attention.backward import Gradients, bias_gradient, sink_gradient
 from kernel_workbench.kernels.attention.delta import launch_delta
 from kernel_workbench.kernels.attention.hopper import (
-    BIAS_FEATURES,
     DTYPES,
     FEATURES,
     NOT_SERVED,
     SM,
     Limits,
+    bias_of,
     descriptor,
     is_served,
     lacks_alignment,
@@ -97,13 +97,9 @@ def _spreads(d: int, group: int, rows: int, keys: int, heads: int) -> bool:
     return group > 1 < rows and not _is_quick(d, group, rows, keys, heads)
 
 
-def _is_served(problem: AttentionCall, do: Tensor) -> bool:
-    return problem.bias is None and is_served(problem, _HEADS, do)
-
-
 def serves(problem: AttentionCall, do: Tensor, *, ordered: bool) -> bool:
     """Return True if a kernel serves a call and dispatch takes it."""
-    if not _is_served(problem, do):
+    if not is_served(problem, _HEADS, do):
         return False
     heads = problem.b * problem.h_q
     return ordered or _is_quick(problem.d, 1, problem.s_q, problem.s_kv, heads)
@@ -151,7 +147,7 @@ def hopper_gradients(
     ordered: bool,
     key: launch_plan.Key | None = None,
 ) -> Gradients:
-    """Compute packed dq, dk, dv, and dsink, for a served call.
+    """Compute packed dq, dk, dv, dbias and dsink, for a served call.
 
     ordered: repeatable; key: the key of the launches' plan.
     """
@@ -166,12 +162,13 @@ def hopper_gradients(
     dsink = None
     if options.sink is not None:
         dsink = sink_gradient(options.sink, lse.contiguous(), launch_delta(out, do))
+    dbias = None if options.bias is None else bias_gradient(do, problem, out, lse)
     # Keys that no query may attend to, and queries that may attend to none, are never read.
     limits = Limits.of(problem)
     keys = limits.end - limits.first
     first, end = _seen(problem, limits)
     if not (q.numel() and keys and end > first):
-        return dq.zero_(), dk.zero_(), dv.zero_(), None, dsink
+        return dq.zero_(), dk.zero_(), dv.zero_(), dbias, dsink
     if (first, end) != (0, s_q):
         dq[:, :first].zero_()
         dq[:, end:].zero_()
@@ -182,13 +179,14 @@ def hopper_gradients(
     q, do, out, rounded = (_between(tensor, first, end) for tensor in (q, do, out, dq))
     k, v, dk_seen, dv_seen = (_between(tensor, limits.first, s_kv) for tensor in (k, v, dk, dv))
     dropped = problem.threshold > 0
-    cut = _cut_of(d, small=options.softcap is not None or dropped)
+    cut = _cut_of(d, small=options.softcap is not None or options.bias is not None or dropped)
     # As in the forward.
     lead = limits.first % 4 if dropped else 0
     rows, group, mask = end - first, problem.group, limits.mask
     blocks = cdiv(k.shape[1] + lead, cut.keys)
-    # A slope is a head's, and so are the dropped weights.
-    if s_q == 1 and group > 1 and options.alibi_slopes is None and not dropped:
+    # A slope is a head's, and so are a bias and the dropped weights.
+    alike = options.alibi_slopes is None and options.bias is None and not dropped
+    if s_q == 1 and group > 1 and alike:
         q, do, out, rounded = (
             _with_heads_as_rows(tensor, group) for tensor in (q, do, out, rounded)
         )
@@ -237,8 +235,9 @@ def hopper_gradients(
             descriptor(v, cut.keys, keys), descriptor(dk_seen, cut.keys),
             descriptor(dv_seen, cut.keys), of_rows, total, total if key_sums is None else key_sums,
             turns, slopes, blocks, b * h_kv, at_once, sums, h_kv, group, share, rows, keys + lead,
-            limits.shift + lead + first, limits.left, limits.right, of_sums, scale, cap, lead,
-            *problem.random_words, first, limits.first - lead, keep_scale, MASK=mask,
+            limits.shift + lead + first, limits.left, limits.right, of_sums, scale, cap, first,
+            limits.first - lead, *bias_of(problem, cut.rows, cut.keys, end, lse), lead,
+            *problem.random_words, keep_scale, MASK=mask,
             TERMS=terms_of(problem, forward=False), ORDERED=ordered, SPREAD=key_sums is not None,
             STAGES=cut.stages, num_warps=_WARPS,
         )  # fmt: skip
@@ -256,9 +255,9 @@ def hopper_gradients(
                     *made_of.stride()[:3], ROWS=cut.keys, D=d, num_warps=8,
                 )  # fmt: skip
     # All queries and keys are read, and nothing but launches wrote to memory.
-    if (first, end, limits.first) == (0, s_q, 0) and key_sums is None and dsink is None:
+    if (first, end, limits.first) == (0, s_q, 0) and key_sums is None and dsink is dbias is None:
         launch_plan.keep(key, inputs, (dq, dk, dv), recorded)
-    return dq, dk, dv, None, dsink
+    return dq, dk, dv, dbias, dsink
 
 
 def _refusal(case: Case) -> str | None:
@@ -266,18 +265,18 @@ def _refusal(case: Case) -> str | None:
 
 
 def _workspace(case: Case, *, ordered: bool = True) -> int:
-    """Return the bytes of fp32 sums, lse and delta of whole tiles, turns, and dsink."""
+    """Return the bytes of fp32 sums, lse and delta of whole tiles, turns, dbias and dsink."""
     b, h_q, h_kv, s_q, s_kv, d = (
         case.size(size) for size in ("b", "h_q", "h_kv", "s_q", "s_kv", "d")
     )
-    cut = _cut_of(d, small=bool({"softcap", "dropout"} & case.options))
+    cut = _cut_of(d, small=bool({"softcap", "dropout", "bias"} & case.options))
     tiles, blocks = cdiv(s_q, cut.rows), cdiv(s_kv, cut.keys)
     sums = _sums(tiles, blocks) if ordered else 1
     of_rows = tiles * (cut.rows * (sums * d + 2) + sums * ordered)
-    of_sink = 2 * s_q if "sink" in case.options else 0
+    of_options = 2 * s_q * len({"sink", "bias"} & case.options)
     spread = not ordered and _spreads(d, h_q // max(h_kv, 1), s_q, s_kv, b * h_kv)
     of_keys = 2 * blocks * cut.keys * d if spread else 0
-    return 4 * b * (h_q * (of_rows + of_sink) + h_kv * of_keys)
+    return 4 * b * (h_q * (of_rows + of_options) + h_kv * of_keys)
 
 
 def _is_dispatched(case: Case) -> bool:
@@ -287,7 +286,7 @@ def _is_dispatched(case: Case) -> bool:
 
 _DOMAIN = Domain(
     dtypes=DTYPES,
-    features=FEATURES - BIAS_FEATURES,
+    features=FEATURES,
     sm=SM,
     relations=("d_v == d",),
     also=_refusal,
@@ -306,11 +305,10 @@ _ORDERED = Numerics(
 
 def _served(q: Tensor, k: Tensor, v: Tensor, do: Tensor, given: Mapping[str, Any]) -> AttentionCall:
     problem = AttentionCall.of(q, k, v, Options(**given))
-    if not _is_served(problem, do):
+    if not is_served(problem, _HEADS, do):
         raise AttentionError(
             NOT_SERVED.format(
                 name="these kernels for Hopper serve",
-                without="bias and cu_seqlens",
                 other="two_pass",
             )
         )

@@ -48,9 +48,11 @@ from kernel_workbench.kernels.attention.hopper_dropout import (
     is_kept_of_keys,
 )
 from kernel_workbench.kernels.attention.hopper_kernel import (
+    BiasPlace,
     ScoreTerms,
     as_numbers,
     has,
+    has_bias,
     load_box,
     new_barriers,
     store_box,
@@ -60,7 +62,7 @@ from kernel_workbench.kernels.attention.scores import LOG2E
 
 
 class Descriptors(NamedTuple):
-    """Boxes of tensors [b, h, s, d]."""
+    """Boxes of tensors [b, h, s, d], and of a bias [b, h, s_q, s_kv]."""
 
     q: Any
     do: Any
@@ -68,12 +70,14 @@ class Descriptors(NamedTuple):
     v: Any
     dk: Any
     dv: Any
+    bias: Any
 
 
 class BackwardMemory(NamedTuple):
     """Shared memory: [STAGES, 1, 1, ROWS, D] of q and do, [1, 1, 1, KEYS, D] of k and v.
 
-    ds is [1, KEYS, ROWS], and so is p of wide heads; rows contains lse and -delta of a tile.
+    ds is [1, KEYS, ROWS], and so is p of wide heads; rows contains lse and -delta of a tile; bias
+    is [STAGES, 1, 1, ROWS, KEYS].
     """
 
     q: Any
@@ -83,6 +87,7 @@ class BackwardMemory(NamedTuple):
     p: Any
     ds: Any
     rows: Any
+    bias: Any
 
 
 class BackwardBarriers(NamedTuple):
@@ -186,13 +191,14 @@ def _first_tile(block, kv_head, b, tiles, sizes):
 @gluon.jit
 def _load(loading, MASK: gl.constexpr, TERMS: gl.constexpr):
     """Run the loading warp: k and v, then tiles of q and do, and a last unused q."""
-    descriptors, memory, barriers, sizes, lead = loading
+    descriptors, memory, barriers, sizes, lead, bias_place, first_query = loading
     STAGES: gl.constexpr = memory.q.shape[0]
     ROWS: gl.constexpr = memory.q.shape[3]
     KEYS: gl.constexpr = memory.k.shape[3]
     block, kv_head, b = _place(sizes)
     start_n = block * KEYS
     walk = _walk(start_n, sizes, MASK, ROWS, KEYS)
+    column = bias_place.first_key + start_n
     if has(TERMS, "dropout"):
         start_n -= lead
     kv_place = [b, kv_head // sizes.share, start_n, 0]
@@ -211,7 +217,18 @@ def _load(loading, MASK: gl.constexpr, TERMS: gl.constexpr):
         load_box(descriptors.q, place, q_full, memory.q.index(stage))
         if i < count:
             do_full = barriers.do_full.index(stage)
-            mbarrier.expect(do_full, descriptors.do.block_type.nbytes)
+            if has(TERMS, "bias"):
+                BOTH: gl.constexpr = (
+                    descriptors.do.block_type.nbytes + descriptors.bias.block_type.nbytes
+                )
+                mbarrier.expect(do_full, BOTH)
+                corner = [
+                    b * bias_place.stride_b, head * bias_place.stride_h, first_query + tile * ROWS,
+                    column,
+                ]  # fmt: skip
+                load_box(descriptors.bias, corner, do_full, memory.bias.index(stage))
+            else:
+                mbarrier.expect(do_full, descriptors.do.block_type.nbytes)
             load_box(descriptors.do, place, do_full, memory.do.index(stage))
         tile -= 1
         if (tile < walk.high - walk.walked) & (i + 1 < count):
@@ -294,7 +311,7 @@ def _compute(
     """Run the computing warps: dk and dv of the block, and its shares of dq."""
     (
         descriptors, rows_ptr, sum_ptr, key_sum_ptr, memory, barriers, sizes, scale, terms, lead,
-        dropout,
+        bias_place, dropout,
     ) = computing  # fmt: skip
     STAGES: gl.constexpr = memory.q.shape[0]
     ROWS: gl.constexpr = memory.q.shape[3]
@@ -353,6 +370,12 @@ def _compute(
         slope = 0.0
         if has(TERMS, "alibi"):
             slope = gl.load(terms.slopes_ptr + kv_head * sizes.group + member) * LOG2E
+        if has(TERMS, "bias_row"):
+            own = b.to(gl.int64) * bias_place.stride_b
+            own += (kv_head * sizes.group + member).to(gl.int64) * bias_place.stride_h
+            row_ptr = bias_place.ptr + own + bias_place.first_key
+            row = gl.load(row_ptr + offs_n, mask=offs_n < sizes.keys, other=0.0)
+            bias = (row.to(gl.float32) * LOG2E)[:, None]
         for masked in gl.static_range(2):
             if masked == 0:
                 begin = 0
@@ -388,6 +411,11 @@ def _compute(
                     score = s * terms.cap - lse[None, :]
                 else:
                     score = s * terms.scale - lse[None, :]
+                if has(TERMS, "bias"):
+                    of_tile = memory.bias.index(stage).reshape((ROWS, KEYS)).permute((1, 0))
+                    bias = of_tile.load(S_LAYOUT).to(gl.float32) * LOG2E
+                if has_bias(TERMS):
+                    score += bias
                 if has(TERMS, "alibi"):
                     distance = as_numbers(offs_m + sizes.shift)[None, :] - numbers_n[:, None]
                     score -= slope * gl.abs(distance)
@@ -478,9 +506,9 @@ def _compute(
 def gradients_kernel(
     q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc, rows_ptr, sum_ptr, key_sum_ptr, turns_ptr,
     slopes_ptr, blocks, heads, at_once, sums, h_kv, group, share, s_q, keys, shift, left, right,
-    scale, score_scale, cap, lead, seed_low, seed_high, threshold, first_query, first_key,
-    keep_scale, MASK: gl.constexpr, TERMS: gl.constexpr, ORDERED: gl.constexpr,
-    SPREAD: gl.constexpr, STAGES: gl.constexpr,
+    scale, score_scale, cap, first_query, first_key, bias_desc, bias_ptr, bias_stride_b,
+    bias_stride_h, lead, seed_low, seed_high, threshold, keep_scale, MASK: gl.constexpr,
+    TERMS: gl.constexpr, ORDERED: gl.constexpr, SPREAD: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Compute dk and dv [b, h_kv, s_kv, d] by their descriptors; dq, without scale, in sum_ptr's.
 
@@ -504,22 +532,28 @@ def gradients_kernel(
     if is_wide(D):
         p_smem = gl.allocate_shared_memory(q_desc.dtype, [1, KEYS, ROWS], ds_layout)
     rows_smem = gl.allocate_shared_memory(gl.float32, [2 * ROWS], rows_layout)
-    memory = BackwardMemory(q_smem, do_smem, k_smem, v_smem, p_smem, ds_smem, rows_smem)
+    bias_smem = q_smem
+    if has(TERMS, "bias"):
+        bias_smem = gl.allocate_shared_memory(
+            q_desc.dtype, [STAGES, 1, 1, ROWS, KEYS], bias_desc.layout
+        )
+    memory = BackwardMemory(q_smem, do_smem, k_smem, v_smem, p_smem, ds_smem, rows_smem, bias_smem)
     barriers = BackwardBarriers(
         new_barriers(STAGES, 1), new_barriers(STAGES, 1), new_barriers(1, 1).index(0),
         new_barriers(STAGES, 1), new_barriers(1, 1).index(0),
     )  # fmt: skip
     fence_async_shared()
-    descriptors = Descriptors(q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc)
+    descriptors = Descriptors(q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc, bias_desc)
     sizes = BackwardSizes(
         blocks, heads, at_once, sums, h_kv, group, share, s_q, keys, shift, left, right
     )
     terms = ScoreTerms(score_scale, cap, LOG2E, slopes_ptr, slopes_ptr)
     dropout = Dropout(seed_low, seed_high, threshold, first_query, first_key, keep_scale)
-    loading = (descriptors, memory, barriers, sizes, lead)
+    bias_place = BiasPlace(bias_ptr, first_key, bias_stride_b, bias_stride_h)
+    loading = (descriptors, memory, barriers, sizes, lead, bias_place, first_query)
     computing = (
         descriptors, rows_ptr, sum_ptr, key_sum_ptr, memory, barriers, sizes, scale, terms, lead,
-        dropout,
+        bias_place, dropout,
     )  # fmt: skip
     # Constants stay constants only where they stand in the call.
     if ORDERED:

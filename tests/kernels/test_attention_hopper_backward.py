@@ -51,7 +51,8 @@ def _case(
             90,
             "hopper_ordered",
         ),
-        (_case(16, 16, 16, 1024, 1024, 128, 128, options="bias"), 90, "two_pass"),
+        (_case(16, 16, 16, 1024, 1024, 128, 128, options="bias"), 90, "hopper_ordered"),
+        (_case(16, 16, 16, 1024, 1023, 128, 128, options="bias"), 90, "two_pass"),
         (_case(16, 16, 16, 1024, 1024, 128, 128, options="dropout"), 90, "hopper_ordered"),
         (_case(16, 16, 16, 1024, 1024, 128, 128, dtype=torch.float32), 90, "two_pass_fp32"),
     ],
@@ -142,6 +143,12 @@ _WITH_OPTIONS = (
     _case(1, 4, 2, 200, 129, 128, 128, options="dropout softcap bottom_right", window=(57, 3)),
     _case(1, 2, 2, 70, 100, 256, 256, options="dropout"),
     _case(1, 4, 1, 1, 300, 64, 64, options="dropout"),
+    _case(2, 4, 2, 100, 152, 64, 64, options="bias bias_over_batch causal"),
+    _case(2, 2, 2, 129, 72, 256, 256, options="bias bias_over_heads dropout"),
+    _case(2, 2, 1, 100, 328, 64, 64, options="bias bias_over_queries bottom_right", window=(30, 5)),
+    _case(2, 4, 2, 200, 128, 128, 128, options="bias softcap bottom_right", window=(57, 3)),
+    _case(1, 4, 2, 100, 328, 128, 128, options="bias bottom_right dropout", window=(57, 3)),
+    _case(1, 4, 1, 1, 304, 64, 64, options="bias"),
 )
 # Query heads have programs of their own where dq is added up in no order.
 _SPREAD = (
@@ -262,6 +269,17 @@ _OPTION_DEFECTS = {
     "dropped weights have no delta": (
         "dp = gl.where(p >= 0.0, dp, minus_delta[None, :])",
         "dp = gl.where(p >= 0.0, dp, 0.0)",
+    ),
+    "a bias is another head's": ("head * bias_place.stride_h, first", "0 * head, first"),
+    "a bias is another batch's": ("b * bias_place.stride_b, head", "0 * b, head"),
+    "a bias's rows begin at the first query": ("first_query + tile * ROWS,", "tile * ROWS,"),
+    "a bias's columns begin at the first key of a window": (
+        "column = bias_place.first_key + start_n",
+        "column = start_n",
+    ),
+    "a row for all queries is another head's": (
+        "own += (kv_head * sizes.group + member)",
+        "own += (kv_head * sizes.group)",
     ),
     "dv lacks the factor of kept weights": ("dv *= dropout.keep_scale", "dv *= 1.0"),
     "delta lacks the share of kept weights": ("-delta * delta_scale", "-delta"),

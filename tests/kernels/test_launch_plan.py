@@ -80,6 +80,7 @@ class _Compiled:
             profile_scratch_size=0,
         )
         kinds = ["tensordesc<bf16[1, 1, 64, 64]>"] * 4 + ["*fp32"] * 3 + ["i32"] * 9 + ["fp32"] * 3
+        kinds += ["i32", "constexpr", "*fp32"] + ["i32"] * 6 + ["fp32"]  # no bias
         signature = dict(zip(hopper_kernel.arg_names, kinds + ["constexpr"] * 5, strict=True))
         self.run = object.__new__(module.CudaLauncher)
         vars(self.run).update(
@@ -114,7 +115,8 @@ def _arguments(
 ) -> tuple[object, ...]:
     boxes = descriptor(q, 64), descriptor(k, 128), descriptor(v, 128), descriptor(out, 64)
     sizes, numbers = (1, 2, 2, 1, 4, 4, 0, 2**30, 0), (0.18, 1.0, 1.44)
-    return *boxes, lse, *(scratch or (lse, lse)), *sizes, *numbers, "causal", "", 2, 2, 240
+    absent = (0, None, lse, 0, 0, 0, 0, 0, 0, 1.0)
+    return *boxes, lse, *(scratch or (lse, lse)), *sizes, *numbers, *absent, "causal", "", 2, 2, 240
 
 
 def _keep(
