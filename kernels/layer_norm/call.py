@@ -103,7 +103,7 @@ class BackwardCall:
     aligned: every pointer and row is a multiple of 16 bytes, columns are adjacent, and rows are
     less than 2^31 elements apart.
     alike: not aligned, but columns are adjacent, and a row begins equally far past a multiple of 16
-    bytes in all inputs; dx_alike: in dx too.
+    bytes in all inputs and in dx.
     """
 
     def __init__(
@@ -134,12 +134,11 @@ class BackwardCall:
         self.aligned = aligned and all(matrix.row < 2**31 for matrix in matrices)
         vector = 16 // x.element_size() if self.aligned else 1
         adjacent = all(matrix.column == 1 for matrix in matrices)
-        begins, dx_begins = (
-            {(rows.data.data_ptr() % 16, rows.row * x.element_size() % 16) for rows in group}
-            for group in (matrices, [StridedMatrix(self.dx, self.n, 1)])
-        )
+        begins = {
+            (rows.data.data_ptr() % 16, rows.row * x.element_size() % 16)
+            for rows in (*matrices, StridedMatrix(self.dx, self.n, 1))
+        }
         self.alike = not self.aligned and adjacent and len(begins) == 1
-        self.dx_alike = begins == dx_begins
         self.arguments: dict[str, object] = {
             "dy_ptr": dy_rows.data,
             "x_ptr": x_rows.data,

@@ -97,7 +97,6 @@ def _normalised(dy, x, weight, mean, rstd, inverse_n, ONE_ROW: tl.constexpr):
 def _store_dx(
     dx_ptr, dresidual_ptr, g, x_hat, c1, c2, mean, rstd, row, offs_n, first, n, mask, stride_rm,
     stride_rn, ADJACENT: tl.constexpr, VECTOR: tl.constexpr, WHOLE: tl.constexpr,
-    WHOLE_DX: tl.constexpr,
 ):  # fmt: skip
     """Store dx of a block."""
     if mean is None:
@@ -108,7 +107,7 @@ def _store_dx(
         r_offs = offsets(row, offs_n, stride_rm, stride_rn, ADJACENT, VECTOR)
         residuals = _at(dresidual_ptr, r_offs, first, WHOLE)
         dx += tl.load(residuals, mask=mask, other=0.0).to(tl.float32)
-    dxs = _at(dx_ptr + row * n, offs_n[None, :], first, WHOLE_DX)
+    dxs = _at(dx_ptr + row * n, offs_n[None, :], first, WHOLE)
     tl.store(dxs, dx.to(dx_ptr.dtype.element_ty), mask=mask)
 
 
@@ -118,7 +117,6 @@ def _rows(
     stride_rn, inverse_n,
     ZERO_CENTRED: tl.constexpr, ADJACENT: tl.constexpr, VECTOR: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, REST: tl.constexpr, STAGES: tl.constexpr, SHIFTED: tl.constexpr,
-    WHOLE_DX: tl.constexpr,
 ):  # fmt: skip
     # A row is a block of BLOCK_N columns and, where REST isn't 0, another of REST columns.
     # n arrives divided by VECTOR, as strides do: see `offsets`.
@@ -186,12 +184,12 @@ def _rows(
                 rest_c2 = tl.sum(c2)
         _store_dx(
             dx_ptr, dresidual_ptr, g, x_hat, c1, c2, mean, rstd, row, offs_n, first, n, mask,
-            stride_rm, stride_rn, ADJACENT, VECTOR, SHIFTED != 0, WHOLE_DX,
+            stride_rm, stride_rn, ADJACENT, VECTOR, SHIFTED != 0,
         )  # fmt: skip
         if REST:
             _store_dx(
                 dx_ptr, dresidual_ptr, rest_g, rest_x_hat, rest_c1, rest_c2, mean, rstd, row,
-                rest_n, 0, n, rest_mask, stride_rm, stride_rn, ADJACENT, VECTOR, False, False,
+                rest_n, 0, n, rest_mask, stride_rm, stride_rn, ADJACENT, VECTOR, False,
             )  # fmt: skip
         if dweight_part_ptr is not None:
             dweight += dy * x_hat
@@ -256,12 +254,12 @@ _TILES: dict[tuple[int, str], dict[int, RowTile]] = {
     },
     (2, "shifted"): {
         1024: RowTile(1, 2, 3, 6),
-        2048: RowTile(1, 4, 3, 3),
+        2048: RowTile(1, 2, 3, 4),
         4096: RowTile(1, 4, 3, 2),
         8192: RowTile(1, 8, 3, 1),
     },
     (4, "shifted"): {
-        1024: RowTile(1, 2, 3, 5),
+        1024: RowTile(1, 4, 3, 3),
         2048: RowTile(1, 4, 3, 2),
         4096: RowTile(1, 8, 3, 1),
         8192: RowTile(1, 8, 2, 1),
@@ -363,8 +361,7 @@ def row_persistent(
         options = {"num_warps": cut.num_warps}
         call.launch(
             _rows_kernel, (programs,), options,
-            BLOCK_M=cut.block_m, BLOCK_N=block_n, REST=rest, STAGES=cut.num_stages,
-            SHIFTED=shifted, WHOLE_DX=shifted > 0 and call.dx_alike,
+            BLOCK_M=cut.block_m, BLOCK_N=block_n, REST=rest, STAGES=cut.num_stages, SHIFTED=shifted,
         )  # fmt: skip
     return call.gradients()
 
