@@ -627,8 +627,10 @@ def _extreme(reduce: Callable[..., Tensor], least: float) -> Callable[..., Gluon
 
 
 def _sum(block: Any, axis: int) -> GluonBlock:
-    """Return sums in the block's dtype; torch's own are int64."""
+    """Return sums in the block's dtype, of narrow integers in int32; torch's own are int64."""
     values = tensor_of(block)
+    if not values.is_floating_point() and values.itemsize < 4:
+        values = values.int()
     return GluonBlock(values.sum(axis, dtype=values.dtype))
 
 

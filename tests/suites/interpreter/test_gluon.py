@@ -69,6 +69,22 @@ def _cast_kernel(x_ptr, out_ptr, BLOCK: gl.constexpr):
 
 
 @gluon.jit
+def _words_kernel(x_ptr, out_ptr, BLOCK: gl.constexpr):
+    """out: sums of rows of two words, and the words of products with 2^32 - 1."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    offs = gl.arange(0, BLOCK, layout)
+    x = gl.load(x_ptr + offs)
+    total = gl.sum(x.reshape((BLOCK // 2, 2)), 1)
+    high, low = gl.inline_asm_elementwise(
+        "{ .reg .b64 t; mul.wide.u32 t, $2, $3; mov.b64 {$1, $0}, t; }", "=r,=r,r,r", [x, -1],
+        dtype=(gl.int32, gl.int32), is_pure=True, pack=1,
+    )  # fmt: skip
+    gl.store(out_ptr + gl.arange(0, BLOCK // 2, total.type.layout), total)
+    gl.store(out_ptr + BLOCK // 2 + offs, high)
+    gl.store(out_ptr + BLOCK // 2 + BLOCK + offs, low)
+
+
+@gluon.jit
 def _missing_kernel(x_ptr, WHAT: gl.constexpr, BLOCK: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     offs = gl.arange(0, BLOCK, layout)
@@ -131,6 +147,15 @@ def test_product_of_fp32_takes_tf32s_operands() -> None:
     out = torch.zeros_like(x)
     _product_kernel[(1,)](_described(x), _described(out), LOADS=True, WAITS=True)
     assert torch.equal(out, torch.eye(_ROWS))
+
+
+def test_words_are_of_32_bits() -> None:
+    """Sums wrap, and products are of unsigned words."""
+    x = torch.tensor([2**30, 2**30, -(2**31), -(2**31)], dtype=torch.int32)
+    out = torch.zeros(10, dtype=torch.int64)
+    _words_kernel[(1,)](x, out, BLOCK=4)
+    high, low = [2**30 - 1, 2**30 - 1, 2**31 - 1, 2**31 - 1], [-(2**30), -(2**30), -(2**31)]
+    assert out.tolist() == [-(2**31), 0, *high, *low, -(2**31)]
 
 
 def test_every_other_launch_does_asynchronous_work_late() -> None:
