@@ -382,6 +382,8 @@ class Unpacked:
 
     arguments  the arguments by name
     updates    by name: the memory of an argument that the call may change, and a copy of its values
+    followed   whether another call follows, which must leave this one's outputs as they are
+    earlier    by address: the memory of the outputs of the call before
     """
 
     def __init__(
@@ -416,6 +418,8 @@ class Unpacked:
             offset += aligned(sent["bytes"])
         self.device = torch.empty(0, device=device).device  # with its index
         self.arguments = {name: arguments[name] for name in (*places, *message["others"])}
+        self.followed = False
+        self.earlier: dict[int, Tensor] = {}
         self.updates: dict[str, tuple[Tensor, Tensor]] = {}
         for name in updates:
             value = self.arguments.get(name)
@@ -443,6 +447,7 @@ class Unpacked:
         self._at_hand = self._sent
         self.arguments.clear()
         self.updates.clear()
+        self.earlier.clear()
 
     def restore(self) -> None:
         """Restore the arguments that the call was allowed to change."""

@@ -215,6 +215,7 @@ def _call(
     if overrun is not None:
         return Call({}, seconds, "wrote out of bounds", overrun)
     problem, outputs = _form(kernel, case, unpacked, returned)
+    problem = problem or _overwritten(kernel, unpacked, returned)
     if problem is not None:
         return Call({}, seconds, "wrong outputs", problem)
     replaced: dict[str, Tensor] = {}
@@ -334,6 +335,25 @@ def _form(
         # Clone: a candidate may keep its tensor and write to it at the next call.
         outputs[name] = _clone(_detach(value))
     return None, outputs
+
+
+def _overwritten(kernel: Kernel, unpacked: Unpacked, returned: object) -> str | None:
+    """Return a sentence if an output lies where the call before left one, which a user may keep."""
+    parts: Any = kernel.op.as_tuple(returned)
+    arguments = (value for value in unpacked.arguments.values() if isinstance(value, Tensor))
+    passed = {value.untyped_storage().data_ptr() for value in arguments}
+    homes = {
+        name: value
+        for name, value in zip(kernel.op.outputs, parts, strict=True)
+        if isinstance(value, Tensor) and value.numel()
+        if value.untyped_storage().data_ptr() not in passed
+    }
+    for name, value in homes.items():
+        if value.untyped_storage().data_ptr() in unpacked.earlier:
+            return f"{name} lies in the memory of an output of the call before, and replaced it"
+    if unpacked.followed:
+        unpacked.earlier = {value.untyped_storage().data_ptr(): value for value in homes.values()}
+    return None
 
 
 @contextmanager

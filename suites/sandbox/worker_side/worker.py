@@ -199,6 +199,7 @@ class _Worker:
         unpacked = Unpacked(arena, first, kernel.op.updates, self.device)
         self.last = unpacked
         self.settle()
+        unpacked.followed = bool(later)
         how = How(**message["how"])
         call = call_candidate(kernel, case, unpacked, message["fill"], replace(how, then=None))
         for inputs in later if call.rule is None else ():

@@ -1,4 +1,7 @@
-"""Kernels that keep something between calls: by address, which is wrong, and twins that don't."""
+"""Kernels that keep something between calls, which is wrong, and twins that don't.
+
+Most keep by address what an argument held; one keeps the memory of its output.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +57,13 @@ def keeps_targets(x, target):
 def reads_targets(x, target):
     """Its twin."""
     return _losses(x, target)
+
+
+@kernel(CROSS_ENTROPY_FORWARD, _DOMAIN, name="keeps_losses")
+def keeps_losses(x, target):
+    """One tensor of losses for all calls of as many rows: what a user kept is replaced."""
+    losses = _kept.setdefault(len(x), torch.empty(len(x), device=x.device))
+    return losses.copy_(_losses(x, target))
 
 
 @kernel(RMS_NORM_FORWARD, _DOMAIN, name="keeps_weight")

@@ -25,6 +25,7 @@ _CPU = torch.device("cpu")
 _FILE = ROOT / "tests" / "candidates" / "planted" / "kept_by_address.py"
 _PAIRS = {
     "keeps_targets": ("reads_targets", "cross_entropy_forward-m12-n64-float32-contiguous"),
+    "keeps_losses": ("reads_targets", "cross_entropy_forward-m12-n64-float32-contiguous"),
     "keeps_weight": ("reads_weight", "rms_norm_forward-m12-n64-float32-contiguous"),
     "keeps_tables": ("reads_tables", "rope_forward-s12-h3-p32-float32-contiguous"),
 }
