@@ -61,10 +61,8 @@ Made by `python -m studies.any_op --write docs/reference/any-op.md FOLDER ...`.
 _SMALLEST = (torch.float32, torch.float32)
 _USEFUL = 1e-3  # the smallest ratio of error to bound at which the bound says something
 _MOST_ELEMENTS = 2**27  # of inputs, above which a definition has smaller constants
-_JOINED = """ Several runs are joined, with limits from 60 to 600 s, on cores that
-other work shared. The reader changed between them: a file that it had refused, or not finished, was
-read again, and one that it had bounded wasn't. Where a folder has more files than the table, these
-weren't read."""
+_JOINED = """ Several runs are joined, with limits from 60 to 600 s, on
+shared cores; only files that weren't bounded were read again."""
 _NARROWER = "ratio to the narrower"  # of the deterministic and the probabilistic bound
 _COLUMNS = (
     *("folder", "files", "bounded", "smaller", "useful", "exact", "above it"),
@@ -279,10 +277,10 @@ def _table(rows: list[dict[str, Any]], *, joined: bool) -> str:
         "a bound on its smallest case; no error of PyTorch's own result in fp32 may be above that.",
         "",
         f"It is useful where the largest ratio of error to bound is {_USEFUL:g} or more, by the",
-        "probabilistic bound where there is one, which judges kernels as well. Where the result is",
-        "exact in every element, there is no error to compare. A file is above its bound where an",
-        "error is above the deterministic one. The column *smaller* counts files whose inputs are",
-        "too large at their own constants, and which are read at smaller ones.",
+        "probabilistic bound where there is one. An exact result has no error to compare. A file",
+        "is above its bound where an error is above the deterministic one. The column *smaller*",
+        "counts files whose inputs are too large at their own constants, and are read at smaller",
+        "ones.",
         "",
         f"The slowest took {slowest:.0f} s, on one core of a CPU.{_JOINED if joined else ''}",
         "",

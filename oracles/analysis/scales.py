@@ -158,7 +158,15 @@ def _gelu_gradient(out: Tensor, dy: Tensor, a: Tensor, **_: object) -> Tensor:
     return dy * (p + steep * ((2 * p - 1).square() + 1) / 2)
 
 
-@_of("neg", "abs", "relu", "cumsum", "_to_copy", reads=True)
+@_of("cumsum", reads=True)
+def _running(out: Tensor, a: Tensor, dim: int, **_: object) -> Tensor:
+    if not out.dim():
+        return out.abs()
+    size = torch.minimum(a.cumsum(dim), a.square().cumsum(dim).mul_(3).sqrt_())
+    return torch.maximum(out.abs(), size, out=size)
+
+
+@_of("neg", "abs", "relu", "_to_copy", reads=True)
 def _same(out: Tensor, a: Tensor, *_: object, **__: object) -> Tensor:
     return torch.maximum(out.abs(), a) if out.is_floating_point() else out
 

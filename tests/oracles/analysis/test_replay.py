@@ -142,3 +142,10 @@ def test_places_without_power_are_the_same_by_rows_and_by_all(
     assert by_all.powerless is not None
     assert torch.equal(by_rows.powerless, by_all.powerless)
     assert torch.equal(by_all.powerless, x == x.amax())
+
+
+def test_running_sum_has_power_where_it_comes_near_zero() -> None:
+    """Its scale is that of a sum of so many numbers."""
+    x = torch.randn(2, 8192, generator=torch.Generator().manual_seed(0))
+    (made,) = bounds(lambda x: x.cumsum(-1), {"x": x}, _NUMERICS, [torch.float32])
+    assert made.powerless is None
