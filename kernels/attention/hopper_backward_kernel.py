@@ -472,7 +472,7 @@ def _compute(
                     mbarrier.wait(barriers.my_turn, (i & 1) ^ 1)
                 _add(dq, sum_ptr + row_tile.to(gl.int64) * (ROWS * D), is_first, ROWS, D)
                 if has(TERMS, "dropout"):
-                    # Of the next tile, while the tensor cores work.
+                    # The next tile's draws, while the tensor cores work.
                     is_last = step + 1 >= walk.walked
                     tile_next = gl.where(is_last, walk.high - 1, tile - 1)
                     head_next = head + member + gl.where(is_last, 1, 0)

@@ -48,7 +48,7 @@ def _signed(word):
 def _product(word, FACTOR: gl.constexpr):
     """Return the high and the low word of a product of two words.
 
-    Of the same in Gluon, the compiler makes two products where one would do.
+    The compiler makes two products of a product in Gluon, where one would do.
     """
     return gl.inline_asm_elementwise(
         "{ .reg .b64 t; mul.wide.u32 t, $2, $3; mov.b64 {$1, $0}, t; }", "=r,=r,r,r",
