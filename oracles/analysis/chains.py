@@ -288,6 +288,11 @@ def _of_choice(mask: Any, a: Pair | float, b: Pair | float) -> AdditionTree | No
     if mask.sure is not None:
         return None
     x, y = _leaf(a), _leaf(b)
+    shape = torch.broadcast_shapes(mask.value.shape, x.size.shape, y.size.shape)
+    for tree, everywhere in ((x, mask.value), (y, ~mask.value)):
+        if bool(everywhere.all()):
+            chosen_tree = tree.after(lambda part: part.expand(shape))
+            return replace(chosen_tree, own=0.0, nested=False)
     zero = x.size.new_zeros(())
 
     def chosen(one: Tensor | None, other: Tensor | None) -> Tensor | None:

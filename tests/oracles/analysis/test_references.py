@@ -386,3 +386,12 @@ def test_addend_of_a_product_is_not_read_with_beta_0(name: str, *, joined: bool)
         limits.append(bound.deterministic)
     assert all(torch.equal(limits[0], limit) for limit in limits)
     assert float(limits[0].max()) < 1e-5
+
+
+def test_choice_that_goes_one_way_throughout_leaves_its_terms_to_vary() -> None:
+    """Nothing of smooth L1 is linear where all differences are below 1: its mean varies."""
+    draw = torch.Generator().manual_seed(0)
+    inputs = {name: torch.rand(512, 512, generator=draw) for name in ("input", "target")}
+    (bound,) = bounds(torch.nn.functional.smooth_l1_loss, inputs, Numerics(), [torch.float32])
+    assert bound.probabilistic is not None
+    assert float(bound.probabilistic) <= float(bound.deterministic) / 20
