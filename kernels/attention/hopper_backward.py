@@ -177,11 +177,12 @@ def hopper_gradients(
         dk[:, : limits.first].zero_()
         dv[:, : limits.first].zero_()
     q, do, out, rounded = (_between(tensor, first, end) for tensor in (q, do, out, dq))
-    k, v, dk_seen, dv_seen = (_between(tensor, limits.first, s_kv) for tensor in (k, v, dk, dv))
+    k, v = (_between(tensor, limits.first, s_kv) for tensor in (k, v))
     dropped = problem.threshold > 0
     cut = _cut_of(d, small=options.softcap is not None or options.bias is not None or dropped)
-    # As in the forward.
+    # As in the forward. TMA reads zeros before a tensor's first key, but can't store there.
     lead = limits.first % 4 if dropped else 0
+    dk_seen, dv_seen = (_between(tensor, limits.first - lead, s_kv) for tensor in (dk, dv))
     rows, group, mask = end - first, problem.group, limits.mask
     blocks = cdiv(k.shape[1] + lead, cut.keys)
     # A slope is a head's, and so are a bias and the dropped weights.

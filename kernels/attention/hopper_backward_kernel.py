@@ -310,7 +310,7 @@ def _compute(
 ):  # fmt: skip
     """Run the computing warps: dk and dv of the block, and its shares of dq."""
     (
-        descriptors, rows_ptr, sum_ptr, key_sum_ptr, memory, barriers, sizes, scale, terms, lead,
+        descriptors, rows_ptr, sum_ptr, key_sum_ptr, memory, barriers, sizes, scale, terms,
         bias_place, dropout,
     ) = computing  # fmt: skip
     STAGES: gl.constexpr = memory.q.shape[0]
@@ -491,7 +491,6 @@ def _compute(
     else:
         if has(TERMS, "dropout"):
             dv *= dropout.keep_scale
-            start_n -= lead
         k.store((dk * scale).to(DTYPE))
         v.store(dv.to(DTYPE))
         fence_async_shared()
@@ -511,6 +510,8 @@ def gradients_kernel(
     TERMS: gl.constexpr, ORDERED: gl.constexpr, SPREAD: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Compute dk and dv [b, h_kv, s_kv, d] by their descriptors; dq, without scale, in sum_ptr's.
+
+    dk and dv begin at first_key, k and v at first_key + lead.
 
     SPREAD: all blocks of dk, without scale, and then those of dv are added to key_sum_ptr's.
 
@@ -552,7 +553,7 @@ def gradients_kernel(
     bias_place = BiasPlace(bias_ptr, first_key, bias_stride_b, bias_stride_h)
     loading = (descriptors, memory, barriers, sizes, lead, bias_place, first_query)
     computing = (
-        descriptors, rows_ptr, sum_ptr, key_sum_ptr, memory, barriers, sizes, scale, terms, lead,
+        descriptors, rows_ptr, sum_ptr, key_sum_ptr, memory, barriers, sizes, scale, terms,
         bias_place, dropout,
     )  # fmt: skip
     # Constants stay constants only where they stand in the call.
