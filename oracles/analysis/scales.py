@@ -262,12 +262,14 @@ def select_rows(x: Tensor, rows: tuple[Tensor, ...]) -> Tensor:
 
 def _is_of_rows(node: Node, last: int) -> bool:
     """Return True if each number depends on the numbers of its own row alone."""
-    axis = {_aten.sum.dim_IntList: 1, _aten.mean.dim: 1, _aten._softmax_backward_data.default: 2}  # noqa: SLF001
+    softmax = _aten._softmax_backward_data.default  # noqa: SLF001  # torch's own name
+    running = _aten.cumsum.default
+    axis = {_aten.sum.dim_IntList: 1, _aten.mean.dim: 1, running: 1, softmax: 2}
     if node.target not in axis:
         return node.target == ROUNDS or torch.Tag.pointwise in getattr(node.target, "tags", ())
     stated: Any = node.args[axis[node.target]]
     along = [stated] if isinstance(stated, int) else stated
-    keeps = node.target == _aten._softmax_backward_data.default or node.args[2:3] == (True,)  # noqa: SLF001
+    keeps = node.target in {softmax, running} or node.args[2:3] == (True,)
     return keeps and (along == [-1] or (along == [last] and last == 1))
 
 
