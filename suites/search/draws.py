@@ -3,7 +3,9 @@
 Three ways take turns, since one finds faults that another misses:
 
 - Combine two levels that no case has combined, and choose the rest so that many new pairs meet.
-- Draw a level of a few factors or of nearly all, and change sizes at random.
+- Draw a level of a few factors or of nearly all, and change sizes at random. In every other such
+  case the values are of the distribution that was drawn least: each one comes within some tens of
+  cases, whatever else is drawn.
 - Change an interesting case a little: its error came near the bound, or it was the first to take a
   variant of the kernel.
 
@@ -13,6 +15,7 @@ Now and then a drawn case gets far strides, whose offsets pass 2**31: no level b
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +29,7 @@ _NEAR_BOUND = 0.5  # the share of its bound from which an error makes a case int
 _POOL = 64  # the most interesting cases to keep
 _EDGES = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
 _LARGEST_SEED = 10_000
+_VALUES_IN_TURN = 0.5  # the share of cases of random levels whose distributions take turns
 _FAR_TURN = 13  # of so many draws one has far strides
 _FAR_ROWS = (3, 4)  # the last of them begins past 2**31 elements
 
@@ -48,6 +52,7 @@ class Draws:
     _pool: list[tuple[float, Case]] = field(default_factory=list)
     _variants: set[str] = field(default_factory=set)
     _drawn: set[str] = field(default_factory=set)
+    _values: Counter[str | None] = field(default_factory=Counter)
     _turn: int = 0
 
     def __post_init__(self) -> None:
@@ -93,7 +98,20 @@ class Draws:
             levels = list(factor.levels.values())
             level = self._draw.choice(levels) if self._draw.random() < share else levels[0]
             parts.append(self._draw.choice(level))
+        if self._draw.random() < _VALUES_IN_TURN:
+            parts.append(self._rarest_values())
         return self._changed(self._case(parts))
+
+    def _rarest_values(self) -> Part:
+        """Draw one of the distributions that were drawn least, with what it needs."""
+        assert self.op.allowed is not None
+        levels = (level for factor in self.op.allowed.factors for level in factor.levels.values())
+        parts = [part for level in levels for part in level if part.distribution]
+        fewest = min((self._values[part.distribution] for part in parts), default=0)
+        rarest = [part for part in parts if self._values[part.distribution] == fewest]
+        part = self._draw.choice(rarest or [Part()])
+        self._values[part.distribution] += 1
+        return part
 
     def _far(self) -> Case | None:
         """Draw a case of random levels in which an argument has far strides."""

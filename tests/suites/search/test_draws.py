@@ -10,9 +10,9 @@ from kernel_workbench.oracles.op import Case
 from kernel_workbench.suites.search.draws import Draws
 
 
-def _drawn(op: str, *, far: bool) -> list[Case]:
-    draws = Draws(OPS[op], lambda case: OPS[op].flops(case) < 1e6, "0", {}, far)
-    cases = [draws.next() for _ in range(80)]
+def _drawn(op: str, *, far: bool, seed: str = "0", count: int = 80) -> list[Case]:
+    draws = Draws(OPS[op], lambda case: OPS[op].flops(case) < 1e6, seed, {}, far)
+    cases = [draws.next() for _ in range(count)]
     return [case for case in cases if case is not None]
 
 
@@ -33,3 +33,13 @@ def test_far_strides_are_drawn_where_they_take_no_memory(op: str) -> None:
 def test_op_without_far_layouts_is_drawn_as_ever() -> None:
     """Its turns for them are draws of random levels."""
     assert len(_drawn("attention_delta", far=True)) == 80
+
+
+@pytest.mark.parametrize("seed", "012345")
+def test_each_distribution_comes_within_a_hundred_cases(seed: str) -> None:
+    """A row of infinities may be what a defect needs, and is one of some twenty."""
+    op = "quantise_rows"
+    allowed = OPS[op].allowed
+    assert allowed is not None
+    drawn = {case.distribution for case in _drawn(op, far=True, seed=seed, count=100)}
+    assert drawn == set(allowed.distributions)
