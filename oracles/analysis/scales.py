@@ -295,6 +295,8 @@ def _is_magnitude(node: Node) -> bool:
     """Return True if a node's scale is its value's magnitude."""
     if node.op != "call_function":
         return True
+    if node.target is operator.getitem:  # a small one is kept, where the others aren't
+        return _is_magnitude(node.all_input_nodes[0])
     if node.target in _HANDS_ON:
         return False
     return node.target not in _SCALES or not node.meta["val"].is_floating_point()

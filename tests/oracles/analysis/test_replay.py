@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -149,3 +150,24 @@ def test_running_sum_has_power_where_it_comes_near_zero() -> None:
     x = torch.randn(2, 8192, generator=torch.Generator().manual_seed(0))
     (made,) = bounds(lambda x: x.cumsum(-1), {"x": x}, _NUMERICS, [torch.float32])
     assert made.powerless is None
+
+
+def test_statistics_of_several_axes_are_known_to_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer norm over three axes has small ones; nothing of all its numbers is computed again."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 16, 16, 16, generator=draw)
+    x[0, 0, 0, 0] = x[0].flatten()[1:].mean()  # which is the mean of all
+    inside = sys.modules["kernel_workbench.oracles.analysis.bounds"]
+    calls = []
+
+    def scales(*arguments: Any) -> dict[Any, Tensor]:  # noqa: ANN401
+        calls.append(arguments)
+        return {}
+
+    monkeypatch.setattr(inside, "scales", scales)
+
+    def norm(x: Tensor) -> Tensor:
+        return torch.nn.functional.layer_norm(x, x.shape[1:])
+
+    bounds(norm, {"x": x}, _NUMERICS, [torch.float32], with_replays=False)
+    assert not calls
