@@ -274,7 +274,7 @@ def _table(rows: list[dict[str, Any]], *, joined: bool) -> str:
         "## Problems and definitions that others wrote",
         "",
         "A problem or a definition is bounded where it becomes an op: it is read, checked, and has",
-        "a bound on its smallest case; no error of PyTorch's own result in fp32 may be above that.",
+        "a bound on its smallest case.",
         "",
         f"It is useful where the largest ratio of error to bound is {_USEFUL:g} or more, by the",
         "probabilistic bound where there is one. An exact result has no error to compare. A file",
