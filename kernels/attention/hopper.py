@@ -207,6 +207,18 @@ def _is_one_row(bias: Tensor) -> bool:
     return bias.stride(2) == 0 or bias.shape[2] == 1
 
 
+def lead_of(problem: AttentionCall, limits: Limits) -> int:
+    """Return by how many keys tiles begin before the first key that queries may attend to.
+
+    Dropout draws for four keys at once, so tiles begin where fours begin. TMA ends a program that
+    reads a bias from another column than a multiple of 16 bytes on.
+    """
+    bias = problem.bias
+    if bias is not None and not _is_one_row(bias):
+        return limits.first % (WHOLE // bias.element_size())
+    return limits.first % 4 if problem.threshold else 0
+
+
 def bias_of(
     problem: AttentionCall, rows: int, keys: int, end: int, unread: Tensor
 ) -> tuple[TensorDescriptor | None, Tensor, int, int]:
@@ -271,8 +283,7 @@ def hopper_forward(problem: AttentionCall, key: launch_plan.Key | None = None) -
     blocks = cdiv(s_q, cut.groups * ROWS)
     programs = min((blocks + 1) // 2 * b * h_q, multiprocessors(q.device))
     terms, (scale, cap) = terms_of(problem, forward=True), scale_and_cap(problem)
-    # Dropout draws for four keys at once: tiles begin where fours begin, before the first key.
-    lead = limits.first % 4 if "dropout" in terms else 0
+    lead = lead_of(problem, limits)
     natural = options.softcap is not None or options.bias is not None or "first" in terms
     per_slope = _LOG2E if natural else _LOG2E / scale
     slopes, sink = (

@@ -32,6 +32,7 @@ from kernel_workbench.kernels.attention.hopper import (
     descriptor,
     is_served,
     lacks_alignment,
+    lead_of,
     scale_and_cap,
     terms_of,
 )
@@ -180,8 +181,8 @@ def hopper_gradients(
     k, v = (_between(tensor, limits.first, s_kv) for tensor in (k, v))
     dropped = problem.threshold > 0
     cut = _cut_of(d, small=options.softcap is not None or options.bias is not None or dropped)
-    # As in the forward. TMA reads zeros before a tensor's first key, but can't store there.
-    lead = limits.first % 4 if dropped else 0
+    # TMA reads zeros before a tensor's first key, but can't store there.
+    lead = lead_of(problem, limits)
     dk_seen, dv_seen = (_between(tensor, limits.first - lead, s_kv) for tensor in (dk, dv))
     rows, group, mask = end - first, problem.group, limits.mask
     blocks = cdiv(k.shape[1] + lead, cut.keys)

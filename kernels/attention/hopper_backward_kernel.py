@@ -53,6 +53,7 @@ from kernel_workbench.kernels.attention.hopper_kernel import (
     as_numbers,
     has,
     has_bias,
+    has_lead,
     load_box,
     new_barriers,
     store_box,
@@ -199,7 +200,7 @@ def _load(loading, MASK: gl.constexpr, TERMS: gl.constexpr):
     start_n = block * KEYS
     walk = _walk(start_n, sizes, MASK, ROWS, KEYS)
     column = bias_place.first_key + start_n
-    if has(TERMS, "dropout"):
+    if has_lead(TERMS):
         start_n -= lead
     kv_place = [b, kv_head // sizes.share, start_n, 0]
     mbarrier.expect(barriers.kv_full, 2 * descriptors.k.block_type.nbytes)

@@ -119,6 +119,12 @@ def has_bias(terms):
 
 
 @gluon.constexpr_function
+def has_lead(terms):
+    """Return True if tiles may begin before the first key; see `lead_of` in hopper.py."""
+    return has(terms, "bias") or has(terms, "dropout")
+
+
+@gluon.constexpr_function
 def out_in_q(d, terms):
     """Return True if out takes q's place in shared memory, because there is no other."""
     return d == 256 or (d == 128 and has(terms, "bias"))
@@ -224,7 +230,7 @@ def _load(loading, MASK: gl.constexpr, TERMS: gl.constexpr):
         for i in range(count):
             start_n = _start(tiles, i, MASK, BLOCK_N)
             column = bias_place.first_key + start_n
-            if has(TERMS, "dropout"):
+            if has_lead(TERMS):
                 start_n -= lead
             place = [b, h // group, start_n, 0]
             stage = loaded % STAGES

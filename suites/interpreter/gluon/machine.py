@@ -36,6 +36,7 @@ from kernel_workbench.suites.interpreter.gluon.blocks import (
 from kernel_workbench.suites.interpreter.operations import NotInterpretedError, instead
 from kernel_workbench.suites.interpreter.strict.initialisation import Array
 
+_TMA_BYTES = 16
 _TRITON = str(Path(triton.__file__).parent)
 
 
@@ -135,18 +136,28 @@ class BarrierArray:
 
 
 class Descriptor:
-    """Boxes of a tensor, as in TMA: elements outside are read as 0 and never written."""
+    """Boxes of a tensor, as in TMA: elements outside are read as 0 and never written.
+
+    An H100 ends a program with an illegal instruction if a swizzled box begins at a byte of its
+    rows that is no multiple of 16, or if a stored one begins before the tensor.
+    """
 
     def __init__(self, described: TensorDescriptor, name: str, written: Written) -> None:
         base, box = described.base, list(described.block_shape)
         self._name, self._written = name, written
         self._view = base.as_strided(described.shape, described.strides)
         self.dtype, self.layout = GLUON_OF[base.dtype], described.layout
+        self._is_swizzled = getattr(described.layout, "swizzle_byte_width", 0) > 0
         nbytes = math.prod(box) * base.itemsize
         self.block_type = SimpleNamespace(shape=box, nbytes=nbytes)
 
     def _places(self, place: Sequence[Any]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
         """Return where a box from `place` on lies in the tensor, and which part of the box does."""
+        at = int(tensor_of(place[-1])) * self._view.element_size()
+        if self._is_swizzled and at % _TMA_BYTES:
+            raise MachineError(
+                f"a box of {self._name} begins at byte {at} of its rows; TMA takes multiples of 16"
+            )
         there, here = [], []
         for start, extent, length in zip(
             map(int, map(tensor_of, place)), self.block_type.shape, self._view.shape, strict=True
@@ -167,6 +178,10 @@ class Descriptor:
 
     def write(self, place: Sequence[Any], box: Tensor) -> None:
         """Write the box that begins at `place`."""
+        if min(map(int, map(tensor_of, place))) < 0:
+            raise MachineError(
+                f"a box is stored that begins before the first element of {self._name}"
+            )
         there, here = self._places(place)
         same = torch.equal(self._view[there], box[here])
         self._written.add(self._view, self._elements(there), self._name, same=same)

@@ -121,6 +121,20 @@ def _product_kernel(x_desc, out_desc, LOADS: gl.constexpr, WAITS: gl.constexpr):
     tma.store_wait(0)
 
 
+@gluon.jit
+def _box_kernel(x_desc, out_desc, from_row, from_column, to_row):
+    """Move a box from a place of x to a row of out."""
+    rows: gl.constexpr = x_desc.block_type.shape[0]
+    x = gl.allocate_shared_memory(x_desc.dtype, [rows, rows], x_desc.layout)
+    there = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout()).index(0)
+    mbarrier.init(there, count=1)
+    mbarrier.expect(there, x_desc.block_type.nbytes)
+    tma.async_copy_global_to_shared(x_desc, [from_row, from_column], there, x)
+    mbarrier.wait(there, 0)
+    tma.async_copy_shared_to_global(out_desc, [to_row, 0], x)
+    tma.store_wait(0)
+
+
 def _described(tensor: Tensor) -> TensorDescriptor:
     box = [_ROWS, _ROWS]
     element = gl.bfloat16 if tensor.dtype == torch.bfloat16 else gl.float32
@@ -224,6 +238,18 @@ def test_wait_that_never_ends_is_told_with_its_line() -> None:
     x = _described(torch.zeros(_ROWS, _ROWS, dtype=torch.bfloat16))
     with pytest.raises(MachineError, match=r"a wait at line \d+ never ends"):
         _product_kernel[(1,)](x, x, LOADS=False, WAITS=True)
+
+
+def test_boxes_that_end_a_program_on_a_gpu_fail() -> None:
+    """An H100 ends with an illegal instruction; one that is read may begin before the tensor."""
+    x, out = torch.rand(_ROWS, _ROWS).bfloat16(), torch.zeros(_ROWS, _ROWS, dtype=torch.bfloat16)
+    described = _described(x), _described(out)
+    _box_kernel[(1,)](*described, -3, 8, 0)
+    assert torch.equal(out[3:, :-8], x[:-3, 8:])
+    with pytest.raises(MachineError, match="x_desc begins at byte 6 of its rows; TMA takes"):
+        _box_kernel[(1,)](*described, 0, 3, 0)
+    with pytest.raises(MachineError, match="stored that begins before the first element of out_d"):
+        _box_kernel[(1,)](*described, 0, 0, -3)
 
 
 def test_product_that_was_not_waited_for_is_told() -> None:
