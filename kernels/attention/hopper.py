@@ -95,14 +95,15 @@ def _is_quick(d: int, rows: int, heads: int, *, window: bool) -> bool:
     return heads * ((blocks + 1) // 2) >= FIXED_MULTIPROCESSORS
 
 
-def is_served(problem: AttentionCall, heads: Container[int], *others: Tensor) -> bool:
-    """Return True if these kernels serve a call; `others` must be aligned as q, k and v."""
+def is_served(problem: AttentionCall, heads: Container[int], *more: Tensor) -> bool:
+    """Return True if these kernels serve a call; `more` must be aligned as q, k and v."""
     options, q = problem.options, problem.q
     apart = options.cu_seqlens_q is None  # sequences don't lie end to end
+    rows = (q, problem.k, problem.v, *more)
     if problem.bias is not None:
-        others = *others, problem.bias
+        rows = *rows, problem.bias
     counted = options.alibi_slopes is None or max(problem.s_q, problem.s_kv) <= LONGEST_WITH_ALIBI
-    aligned = vector_elements(q, problem.k, problem.v, *others) * q.element_size() == WHOLE
+    aligned = vector_elements(*rows) * q.element_size() == WHOLE
     shaped = q.dtype in DTYPES and problem.d in heads and problem.d == problem.d_v
     placed = unlaunchable(q) is None and SM[0] <= sm_of(q.device) <= SM[1]
     return apart and counted and shaped and aligned and placed

@@ -279,8 +279,8 @@ class Reference:
     def _set_deciding(self, array: Array, whole: Tensor, case: Case) -> None:
         """Set two places of three, of an argument that holds places, to those that decide a row.
 
-        A mask's rows keep one number, the last quarter, nothing, or all. Of parts one has all of
-        the axis: the first, the one before the last, or the last.
+        A mask's rows keep one number, the last quarter, nothing, or all. One of the parts has
+        all of the axis: the first, the one before the last, or the last.
         """
         turn = case.seed + sum(size for _, size in case.sizes)
         if array.kind == torch.bool:
@@ -533,7 +533,7 @@ class Reference:
 
     def signs(self, case: Case, seed: int) -> Flips:
         """Return signs that change the outputs' signs alone."""
-        all_symmetries = _told[self] if self in _told else _symmetries(self)
+        all_symmetries = _received[self] if self in _received else _symmetries(self)
         free = tuple(
             symmetry for symmetry in all_symmetries if symmetry.arguments.isdisjoint(self.drawn_by)
         )
@@ -773,7 +773,7 @@ def _counted(reference: Reference, sizes: tuple[tuple[str, int], ...]) -> Counte
     return counter
 
 
-_told: dict[Reference, tuple[symmetries.Symmetry, ...]] = {}  # by another process
+_received: dict[Reference, tuple[symmetries.Symmetry, ...]] = {}  # by another process
 
 
 @cache
@@ -823,7 +823,7 @@ class ReferenceOp(Op):
     def tell_signs(self, signs: list[Any] | None) -> None:
         """Set the symmetries that another process found: this one may not ask the oracle."""
         if signs is not None:
-            _told[self.reference] = tuple(
+            _received[self.reference] = tuple(
                 symmetries.Symmetry(axis, frozenset(arguments), frozenset(outputs))
                 for axis, arguments, outputs in signs
             )

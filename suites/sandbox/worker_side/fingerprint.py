@@ -48,7 +48,7 @@ CHANGING = frozenset(
         "kernel_workbench.oracles.analysis.scales._SCALES",
         "kernel_workbench.oracles.analysis.trace._by_values",
         "kernel_workbench.oracles.analysis.trace._kept",
-        "kernel_workbench.oracles.reference._told",
+        "kernel_workbench.oracles.reference._received",
         "kernel_workbench.suites.interpreter.gluon._launches",
         "kernel_workbench.suites.interpreter.strict.initialisation._FRESH",
         "kernel_workbench.suites.interpreter.strict.initialisation._WATCHING",

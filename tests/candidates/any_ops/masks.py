@@ -56,7 +56,7 @@ def means_of_parts(x: Float[Tensor, "t n"], ends: Int32[Tensor, "b+1"]) -> Float
 
 @kernel(means_of_parts, _DOMAIN)
 def right_means(x: Tensor, ends: Tensor) -> Tensor:
-    """Of each part alone."""
+    """Means of each part alone."""
     bounds = zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
     return torch.stack([x[one:other].sum(0) / max(other - one, 1) for one, other in bounds])
 
