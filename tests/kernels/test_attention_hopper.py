@@ -232,7 +232,10 @@ def test_defect_is_found(defect: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
 # What stands in the text of the draws, and what stands there instead.
 _DRAW_DEFECTS = {
     "a round is left out": ("_ROUNDS = gl.constexpr(10)", "_ROUNDS = gl.constexpr(9)"),
-    "fours of keys are another tile's": ("first_key + start_n) // 4", "first_key) // 4"),
+    "fours of keys are another tile's": (
+        "fours = (dropout.first_key + start_n) // 4",
+        "fours = dropout.first_key // 4",
+    ),
     "words of four keys are exchanged": (
         "low = _bits(r0, dropout, even) | _bits(r1, dropout, odd)",
         "low = _bits(r1, dropout, even) | _bits(r0, dropout, odd)",
