@@ -24,9 +24,10 @@ def test_columns_that_are_no_width_are_as_if_not_set(
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.delenv("LINES", raising=False)
     width = console(io.StringIO()).width
-    monkeypatch.setenv("COLUMNS", columns)
-    monkeypatch.setenv("LINES", columns)
-    assert console(io.StringIO()).width == width > 0
+    with monkeypatch.context() as patch:  # pytest reads them, too, when the test has ended
+        patch.setenv("COLUMNS", columns)
+        patch.setenv("LINES", columns)
+        assert console(io.StringIO()).width == width > 0
 
 
 @pytest.mark.parametrize(("columns", "width"), [("5", 20), ("77", 77), ("999999999", 10_000)])
