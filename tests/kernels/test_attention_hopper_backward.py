@@ -251,7 +251,10 @@ _OPTION_DEFECTS = {
         "slope * gl.abs(distance)",
         "slope * distance",
     ),
-    "a slope is another head's": ("kv_head * sizes.group + member)", "kv_head * sizes.group)"),
+    "a slope is another head's": (
+        "terms.slopes_ptr + kv_head * sizes.group + member",
+        "terms.slopes_ptr + kv_head * sizes.group",
+    ),
     "a softcap has no slope": ("p *= 1.0 - s * s", "p *= 1.0"),
     "all heads drop the same weights": ("head_next = head + member +", "head_next = 0 * head +"),
     "dropped weights are of another tile": (
@@ -283,10 +286,7 @@ _OPTION_DEFECTS = {
     ),
     "dv lacks the factor of kept weights": ("dv *= dropout.keep_scale", "dv *= 1.0"),
     "delta lacks the share of kept weights": ("-delta * delta_scale", "-delta"),
-    "dk and dv lie between fours of keys": (
-        "            dv *= dropout.keep_scale\n            start_n -= lead\n",
-        "            dv *= dropout.keep_scale\n",
-    ),
+    "k and v lie between fours of keys": ("start_n -= lead", "start_n -= 0 * lead"),
 }
 
 
