@@ -175,15 +175,17 @@ class Run:
         values.judged = None  # which holds on to the truth
         self._leave_room(kernel, values)
         brief = self.is_brief(kernel, case)
-        has_plain_call = not brief and self._begin_plain_call(kernel, values)
+        begun = None if brief else self._plain_kind_begun(kernel, values)
         first = self.call(kernel, values, "nan")
         second = first
         if first.rule is None and not brief:
             second = self.call_flipped(kernel, values, "sentinel")
         # It has to end before the truth is computed, which a running candidate could look for.
-        plain = self._end_plain_call(kernel, values) if has_plain_call else None
+        plain = (
+            self.workers.answer_plainly() if begun and isinstance(self.workers, Workers) else None
+        )
         if NOT_INTERPRETED in (first.rule, second.rule):
-            self.asked_before.discard(self._plain_kind(kernel, case))
+            self.asked_before.discard(begun)
             return self.refused(kernel, case, str(first.reason or second.reason))
         if first.fatal or second.fatal:
             lost = Verdict("raised", first.reason or second.reason, ())
@@ -211,38 +213,30 @@ class Run:
             }
         )
 
-    def first_plain_call(self, kernel: Kernel, case: Case) -> bool:
-        """Return True once for a kernel, on a CPU for each of its dtypes: a plain call is due.
+    def plain_kind(self, kernel: Kernel, case: Case) -> object | None:
+        """Return what to add to `asked_before` with a plain call; None if no such call is due.
 
-        The case has to be small and packed. A kernel of a fixed configuration gets none, because a
-        user's call asks for no configuration.
+        A kernel gets one, on a CPU for each of its dtypes, on a small packed case. A kernel of a
+        fixed configuration gets none, because a user's call asks for no configuration.
         """
         if not self.apart or kernel.origin == "baseline" or kernel.configuration is not None:
-            return False
+            return None
         if case.layout != CONTIGUOUS or kernel.op.bytes(case) > MOST_BYTES_AS_TEXT:
-            return False
-        kind = self._plain_kind(kernel, case)
-        is_first = kind not in self.asked_before
-        self.asked_before.add(kind)
-        return is_first
-
-    def _plain_kind(self, kernel: Kernel, case: Case) -> object:
+            return None
         by = None if self.device.type == "cuda" else case.dtype_label
-        return "plain", kernel.op.name, kernel.name, by
+        kind = "plain", kernel.op.name, kernel.name, by
+        return None if kind in self.asked_before else kind
 
-    def _begin_plain_call(self, kernel: Kernel, values: CaseValues) -> bool:
-        """Begin a plain call beside the worker's, if one is due and its process is ready."""
-        if self.two_calls_alone or not self.first_plain_call(kernel, values.case):
-            return False
+    def _plain_kind_begun(self, kernel: Kernel, values: CaseValues) -> object | None:
+        """Begin a plain call beside the worker's, if one is due and its process is ready for it."""
+        kind = self.plain_kind(kernel, values.case)
+        if kind is None or self.two_calls_alone:
+            return None
         assert isinstance(self.runner, Workers)
-        if self.runner.ask_plainly(kernel, values.originals.read()):
-            return True
-        self.asked_before.discard(self._plain_kind(kernel, values.case))
-        return False
-
-    def _end_plain_call(self, kernel: Kernel, values: CaseValues) -> Call:
-        assert isinstance(self.runner, Workers)
-        return self.runner.answer_plainly(kernel, values.case, values.originals.read())
+        if not self.runner.ask_plainly(kernel, values.case, values.originals.read()):
+            return None
+        self.asked_before.add(kind)
+        return kind
 
     def _has_one_way(self, kernel: Kernel, declared: Declared, call: Call) -> tuple[str, ...]:
         """Return a note, once for each kernel, if it has no configurations to choose from."""

@@ -353,8 +353,10 @@ class Trial:
         call = self.plain
         if call is None:
             case, workers = self.values.case, self.run.runner
-            if not self.run.first_plain_call(self.kernel, case):
+            kind = self.run.plain_kind(self.kernel, case)
+            if kind is None:
                 return None
+            self.run.asked_before.add(kind)
             assert isinstance(workers, Workers)
             call = workers.call_plainly(self.kernel, case, self._inputs)
         verdict = self._judged(call, call)

@@ -11,6 +11,7 @@ import base64
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -71,11 +72,20 @@ class _Reply(BaseModel):
     ended: int | None = None
 
 
+class _Asked(NamedTuple):
+    """A call that was sent, and when, by time.perf_counter."""
+
+    kernel: Kernel
+    case: Case
+    inputs: Inputs
+    at: float
+
+
 @dataclass(slots=True)
 class UsersProcess:
     """The process of a run's plain calls, if it is started.
 
-    _asked_at: time.perf_counter when the call was sent whose answer is still to come
+    _asked: the call that was sent, while its answer is still to come
     """
 
     device: torch.device
@@ -83,7 +93,7 @@ class UsersProcess:
     files: tuple[str, ...] = ()
     _process: WorkerProcess | None = None
     _is_ready: bool = False
-    _asked_at: float | None = None
+    _asked: _Asked | None = None
 
     @property
     def pid(self) -> int | None:
@@ -125,7 +135,7 @@ class UsersProcess:
         """End the process, if one runs."""
         if self._process is not None:
             self._process.end()
-            self._process = self._asked_at = None
+            self._process = None
 
     def _files_of(self, kernel: Kernel) -> list[str]:
         """Return the kernel's file, and before it those of the run that define ops.
@@ -141,25 +151,22 @@ class UsersProcess:
         before = self.files[: self.files.index(kernel.path)]
         return [*(file for file in before if file in homes), kernel.path]
 
-    def ask(self, kernel: Kernel, inputs: Inputs, memory_limit: int) -> bool:
+    def ask(self, kernel: Kernel, case: Case, inputs: Inputs, memory_limit: int) -> bool:
         """Begin a call if the process can take one at once: it then runs beside a worker's call.
 
-        Args:
-            kernel: the kernel.
-            inputs: the arguments by name, which are copied and packed.
-            memory_limit: the most resident bytes of the process.
+        The arguments are those of `call`.
 
         Returns:
             True if the call has begun; `answer` then has to follow.
         """
         self._take_waiting()
         process = self._process
-        if process is None or process.ended or self._asked_at is not None:
+        if process is None or process.ended or self._asked is not None:
             return False
         if not self._is_ready and not process.line.is_readable():
             return False
         try:
-            self._send(kernel, inputs, memory_limit)
+            self._send(kernel, case, inputs, memory_limit)
         except EndedError:
             return False  # `call` starts another process
         return True
@@ -185,16 +192,16 @@ class UsersProcess:
             The call, with its outputs on the device of the inputs.
         """
         started = time.perf_counter()
-        if self._asked_at is not None:  # an interrupted call, whose reply would be taken for this
+        if self._asked is not None:  # an interrupted call, whose reply would be taken for this
             self.end()
         try:
             self.begin()
-            self._send(kernel, inputs, memory_limit)
+            self._send(kernel, case, inputs, memory_limit)
         except EndedError as ended:
             return Call({}, time.perf_counter() - started, ended.rule, str(ended))
-        return self.answer(kernel, case, inputs, limit_s, memory_limit)
+        return self.answer(limit_s, memory_limit)
 
-    def _send(self, kernel: Kernel, inputs: Inputs, memory_limit: int) -> None:
+    def _send(self, kernel: Kernel, case: Case, inputs: Inputs, memory_limit: int) -> None:
         """Wait until the process is ready, and send it the call. Raises EndedError."""
         assert self._process is not None
         if not self._is_ready:
@@ -207,23 +214,14 @@ class UsersProcess:
             "inputs": {name: _spelled(value) for name, value in inputs.items()},
         }
         self._process.ask(message)
-        self._asked_at = time.perf_counter()
+        self._asked = _Asked(kernel, case, inputs, time.perf_counter())
 
-    def answer(
-        self,
-        kernel: Kernel,
-        case: Case,
-        inputs: Inputs,
-        limit_s: float,
-        memory_limit: int,
-    ) -> Call:
-        """Return the call that `ask` has begun; the arguments are those of `call`.
-
-        If the process was ended meanwhile, the call is made in another one.
-        """
-        if self._process is None or self._asked_at is None:
+    def answer(self, limit_s: float, memory_limit: int) -> Call:
+        """Return the call that `ask` has begun; if the process was ended since, make it anew."""
+        assert self._asked is not None
+        (kernel, case, inputs, started), self._asked = self._asked, None
+        if self._process is None:
             return self.call(kernel, case, inputs, limit_s, memory_limit)
-        started = self._asked_at
         home = next(value.device for value in inputs.values() if isinstance(value, Tensor))
         try:
             reply = _Reply.model_validate(self._process.answer(limit_s, memory_limit))
@@ -232,8 +230,6 @@ class UsersProcess:
             return Call({}, time.perf_counter() - started, ended.rule, str(ended))
         except (ValidationError, ValueError):
             return Call({}, time.perf_counter() - started, "wrong outputs", _NO_OUTPUTS)
-        finally:
-            self._asked_at = None
         seconds = time.perf_counter() - started
         if reply.raised is not None:
             if is_fatal(reply.raised):

@@ -294,7 +294,7 @@ class Workers:
             self._end()
         return call
 
-    def ask_plainly(self, kernel: Kernel, inputs: Inputs) -> bool:
+    def ask_plainly(self, kernel: Kernel, case: Case, inputs: Inputs) -> bool:
         """Begin a plain call beside the worker's calls, if the process is ready for one.
 
         Returns:
@@ -302,12 +302,12 @@ class Workers:
         """
         if self.memory_limit is None:
             return False
-        return self.script.ask(kernel, inputs, self.memory_limit)
+        return self.script.ask(kernel, case, inputs, self.memory_limit)
 
-    def answer_plainly(self, kernel: Kernel, case: Case, inputs: Inputs) -> Call:
+    def answer_plainly(self) -> Call:
         """Return the plain call that `ask_plainly` has begun."""
         assert self.memory_limit is not None
-        return self.script.answer(kernel, case, inputs, self.time_limit_s, self.memory_limit)
+        return self.script.answer(self.time_limit_s, self.memory_limit)
 
     def call_plainly(self, kernel: Kernel, case: Case, inputs: Inputs) -> Call:
         """Call the kernel as a user does, in a process without the suites (plain_calls.py)."""

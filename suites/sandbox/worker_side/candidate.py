@@ -339,6 +339,8 @@ def _form(
 
 def _overwritten(kernel: Kernel, unpacked: Unpacked, returned: object) -> str | None:
     """Return a sentence if an output lies where the call before left one, which a user may keep."""
+    if not (unpacked.followed or unpacked.earlier):
+        return None
     parts: Any = kernel.op.as_tuple(returned)
     arguments = (value for value in unpacked.arguments.values() if isinstance(value, Tensor))
     passed = {value.untyped_storage().data_ptr() for value in arguments}

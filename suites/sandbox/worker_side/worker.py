@@ -56,7 +56,6 @@ class _Worker:
         self.state: process_state.State = {}  # of the process between calls
         self.tasks: dict[str, Callable[..., Any]] = {}  # each module's `run_task`
         self.fingerprint = fingerprint.NONE
-        self.watched: list[str] | None = None  # the tasks' modules when the fingerprint was taken
         self.replaced: dict[str, str] = {}  # sentences by a file's path
 
     def open(self, spec: Message, descriptors: tuple[int, ...]) -> str | None:
@@ -71,23 +70,21 @@ class _Worker:
             return str(error)
         return None
 
-    def watch(self, tasks: Sequence[str]) -> None:
-        """Guard the suites' code from here on; `tasks` are modules with a `run_task`."""
+    def get_ready(self, tasks: Sequence[str], *, watched: bool) -> None:
+        """Take the `run_task` of each module; watched: guard the suites' code from here on."""
         self.tasks = {module: sys.modules[module].run_task for module in tasks}
-        watch.watch_oracles()
-        self.fingerprint = fingerprint.take({"the worker's tasks": self.tasks})
-        self.watched = list(tasks)
+        if watched:
+            watch.watch_oracles()
+            self.fingerprint = fingerprint.take({"the worker's tasks": self.tasks})
 
     def load(self, message: Message) -> Message:
         """Import the kernels of the checkout, or of a changed copy of it, and a user's files."""
-        self.tasks = {module: sys.modules[module].run_task for module in message["tasks"]}
         if message["overlay"]:
             use_overlay(message["overlay"])
-            self.watched = None
         registry = importlib.import_module("kernel_workbench.kernels.registry")
         own = {(kernel.op.name, kernel.name) for kernel in registry.all_kernels()}
-        if message["watched"] and self.watched != message["tasks"]:
-            self.watch(message["tasks"])
+        if message["overlay"] or self.fingerprint is fingerprint.NONE:
+            self.get_ready(message["tasks"], watched=message["watched"])
         left_out: dict[str, str] = {}
         try:
             for file in message["files"]:
@@ -335,11 +332,10 @@ def prepared(line: Channel, device: torch.device, tasks: Sequence[str]) -> _Work
 
     On a GPU it has a context of CUDA.
     """
-    torch.set_num_threads(1)
     create_context(device)
     watch.keep_refusing()
     worker = _Worker(device, line)
-    worker.watch(tasks)
+    worker.get_ready(tasks, watched=True)
     return worker
 
 

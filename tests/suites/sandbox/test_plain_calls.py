@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -142,10 +141,11 @@ def workers(folder: Path) -> Iterator[Workers]:
     """
     answer = UsersProcess.answer
 
-    def limited(script: UsersProcess, kernel: Kernel, *rest: Any) -> Call:  # noqa: ANN401
-        case, inputs, limit_s, memory_limit = rest
-        limit_s = 1.0 if kernel.name == "hangs" else limit_s
-        return answer(script, kernel, case, inputs, limit_s, memory_limit)
+    def limited(script: UsersProcess, limit_s: float, memory_limit: int) -> Call:
+        assert script._asked is not None
+        return answer(
+            script, 1.0 if script._asked.kernel.name == "hangs" else limit_s, memory_limit
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOKED", str(folder / "looked.jsonl"))
@@ -295,12 +295,12 @@ def test_call_runs_beside_a_workers_call(workers: Workers) -> None:
     kernel = next(item for item in workers.kernels() if item.name == "honest")
     inputs = LAYER_NORM_BACKWARD.inputs(_CASE, _CPU)
     right = workers.call_plainly(kernel, _CASE, inputs)
-    assert workers.ask_plainly(kernel, inputs)
-    assert not workers.ask_plainly(kernel, inputs)
-    beside = workers.answer_plainly(kernel, _CASE, inputs)
+    assert workers.ask_plainly(kernel, _CASE, inputs)
+    assert not workers.ask_plainly(kernel, _CASE, inputs)
+    beside = workers.answer_plainly()
     dy = inputs["dy"]
     assert isinstance(dy, torch.Tensor)
-    assert workers.ask_plainly(kernel, inputs | {"dy": 2.0 * dy})
+    assert workers.ask_plainly(kernel, _CASE, inputs | {"dy": 2.0 * dy})
     later = workers.call_plainly(kernel, _CASE, inputs)
     for call in (beside, later):
         assert call.rule is None
@@ -312,8 +312,8 @@ def test_process_that_is_not_ready_begins_no_call(folder: Path) -> None:
     workers = Workers(_CPU, 90, files=(folder / "mine.py",))
     kernel = next(item for item in workers.kernels() if item.name == "honest")
     inputs = LAYER_NORM_BACKWARD.inputs(_CASE, _CPU)
-    assert not workers.ask_plainly(kernel, inputs)
-    assert workers.answer_plainly(kernel, _CASE, inputs).rule is None
+    assert not workers.ask_plainly(kernel, _CASE, inputs)
+    assert workers.call_plainly(kernel, _CASE, inputs).rule is None
     workers.close()
 
 

@@ -28,8 +28,8 @@ _CASE = next(case for case in LAYER_NORM_BACKWARD.cases() if case.layout.name ==
 )
 def test_reply_without_the_outputs_breaks_a_rule(reply: dict[str, Any], rule: str) -> None:
     """A kernel that answers for its process can't pass by sending nothing."""
-    process: Any = SimpleNamespace(ended=False, answer=lambda *_: {}, exchange=lambda *_: reply)
-    script = UsersProcess(_CPU, _process=process)
+    process: Any = SimpleNamespace(ended=False, ask=lambda _: None, answer=lambda *_: reply)
+    script = UsersProcess(_CPU, _process=process, _is_ready=True)
     inputs = LAYER_NORM_BACKWARD.inputs(_CASE, _CPU)
     call = script.call(kernel_of(closed_form), _CASE, inputs, 1.0, 2**30)
     assert (call.rule, call.outputs) == (rule, {})
