@@ -72,7 +72,7 @@ class _Reply(BaseModel):
     ended: int | None = None
 
 
-class _Asked(NamedTuple):
+class _PendingCall(NamedTuple):
     """A call that was sent, and when, by time.perf_counter."""
 
     kernel: Kernel
@@ -85,7 +85,7 @@ class _Asked(NamedTuple):
 class UsersProcess:
     """The process of a run's plain calls, if it is started.
 
-    _asked: the call that was sent, while its answer is still to come
+    _pending: the call that was sent, while its answer is still to come
     """
 
     device: torch.device
@@ -93,7 +93,7 @@ class UsersProcess:
     files: tuple[str, ...] = ()
     _process: WorkerProcess | None = None
     _is_ready: bool = False
-    _asked: _Asked | None = None
+    _pending: _PendingCall | None = None
 
     @property
     def pid(self) -> int | None:
@@ -161,7 +161,7 @@ class UsersProcess:
         """
         self._take_waiting()
         process = self._process
-        if process is None or process.ended or self._asked is not None:
+        if process is None or process.ended or self._pending is not None:
             return False
         if not self._is_ready and not process.line.is_readable():
             return False
@@ -192,7 +192,7 @@ class UsersProcess:
             The call, with its outputs on the device of the inputs.
         """
         started = time.perf_counter()
-        if self._asked is not None:  # an interrupted call, whose reply would be taken for this
+        if self._pending is not None:  # an interrupted call, whose reply would be taken for this
             self.end()
         try:
             self.begin()
@@ -214,12 +214,12 @@ class UsersProcess:
             "inputs": {name: _spelled(value) for name, value in inputs.items()},
         }
         self._process.ask(message)
-        self._asked = _Asked(kernel, case, inputs, time.perf_counter())
+        self._pending = _PendingCall(kernel, case, inputs, time.perf_counter())
 
     def answer(self, limit_s: float, memory_limit: int) -> Call:
         """Return the call that `ask` has begun; if the process was ended since, make it anew."""
-        assert self._asked is not None
-        (kernel, case, inputs, started), self._asked = self._asked, None
+        assert self._pending is not None
+        (kernel, case, inputs, started), self._pending = self._pending, None
         if self._process is None:
             return self.call(kernel, case, inputs, limit_s, memory_limit)
         home = next(value.device for value in inputs.values() if isinstance(value, Tensor))

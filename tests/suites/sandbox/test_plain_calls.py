@@ -142,9 +142,9 @@ def workers(folder: Path) -> Iterator[Workers]:
     answer = UsersProcess.answer
 
     def limited(script: UsersProcess, limit_s: float, memory_limit: int) -> Call:
-        assert script._asked is not None
+        assert script._pending is not None
         return answer(
-            script, 1.0 if script._asked.kernel.name == "hangs" else limit_s, memory_limit
+            script, 1.0 if script._pending.kernel.name == "hangs" else limit_s, memory_limit
         )
 
     with pytest.MonkeyPatch.context() as patch:
