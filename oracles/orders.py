@@ -5,6 +5,10 @@ recur is off to one side, where torch's tree is nearly exact. Inside of `summed_
 are made of so many lanes, each of which adds up in turn, as threads or a loop do; what is added to
 what was added before, as a + b + c, begins with the largest, so that partial sums are as large as
 any order makes them.
+
+A compiler contracts a product and a sum to a fused multiply-add, which doesn't round the product:
+a b - c leaves the rounding of a b where c is that product, rounded. Inside of `summed_in(FUSED)` an
+emulation does that, too.
 """
 
 from __future__ import annotations
@@ -20,18 +24,22 @@ from torch._decomp import get_decompositions
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _LARGEST_FIRST = 0
-LANES = (1, 2, 8, 32, _LARGEST_FIRST)
+FUSED = -1
+"""In place of lanes: sums by 32 lanes, and products that are fused into the sums that take them."""
+LANES = (1, 2, 8, 32, _LARGEST_FIRST, FUSED)
 """How many lanes emulations are tried with: one is a loop over all of a row.
 
 Where a row's largest number comes first, by chance or in a loop that runs backwards, small ones are
 below half an ulp of what was added up, and are lost: 0 stands for one lane that adds the largest
 numbers first.
 """
+_LANES_OF_FUSED = 32
 
 _aten = torch.ops.aten
 _MOST_STEPS = 2**16  # that a lane takes; of longer sums a step adds up several numbers
 _MOST_ADDENDS = 16  # of a chain
 _MOST_NUMBERS = 2**22  # of a chain's result, so that its addends find room
+_MOST_FUSED = 2**20  # numbers of a product, whose exact values take twice the room
 _SUMS = {_aten.sum.dim_IntList, _aten.sum.default}
 _MEANS = {_aten.mean.dim, _aten.mean.default}
 _VARIANCES = {_aten.var.correction, _aten.var_mean.correction, _aten.std.correction}
@@ -63,7 +71,10 @@ def summed_in(lanes: int) -> Iterator[None]:
 class _Order(TorchDispatchMode):
     def __init__(self, lanes: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.lanes = lanes
+        self.fuses = lanes == FUSED
+        self.lanes = _LANES_OF_FUSED if self.fuses else lanes
+        # By where a product lies: the product, which stays there as long, and its exact value.
+        self.products: dict[object, tuple[Tensor, Tensor]] = {}
         # By where a result lies: the result, which stays there as long, and what it adds up.
         self.chains: dict[object, tuple[Tensor, tuple[Tensor, ...]]] = {}
 
@@ -92,14 +103,43 @@ class _Order(TorchDispatchMode):
             with self:
                 return _LOWERED[func](*args, **named)
         if func in _ADDS and isinstance(args[1], Tensor):
-            return self._added(func, args, named)
+            fused = self._fused(func, args, named) if self.fuses else None
+            return self._added(func, args, named) if fused is None else fused
         result = func(*args, **named)
+        if self.fuses and func == _aten.mul.Tensor and isinstance(args[1], Tensor):
+            self._note_product(result, args[0], args[1])
         if func._schema.is_mutable:  # noqa: SLF001  # torch's own name
             self._forget(args[0], named.get("out"))
-        elif func in _MOVES and _place(args[0]) in self.chains:
-            addends = self.chains[_place(args[0])][1]
-            self._note(result, tuple(func(addend, *args[1:], **named) for addend in addends))
+        elif func in _MOVES:
+            self._moved(func, args, named, result)
         return result
+
+    def _moved(self, func: Any, args: Sequence[Any], named: dict[str, Any], result: Tensor) -> None:  # noqa: ANN401
+        """Keep what a number is made of where it is moved."""
+        x, *rest = args
+        if _place(x) in self.chains:
+            addends = self.chains[_place(x)][1]
+            self._note(result, tuple(func(addend, *rest, **named) for addend in addends))
+        if _place(x) in self.products:
+            exact = self.products[_place(x)][1]
+            self.products[_place(result)] = result, func(exact, *rest, **named)
+
+    def _note_product(self, result: Tensor, a: Tensor, b: Tensor) -> None:
+        single = result.dtype == torch.float32 and b.dtype == torch.float32
+        if single and result.numel() <= _MOST_FUSED:
+            self.products[_place(result)] = result, a.double() * b.double()
+
+    def _fused(self, func: Any, args: Sequence[Any], named: dict[str, Any]) -> Tensor | None:  # noqa: ANN401
+        """Return the sum with one exact product in it, or None where no addend is a product."""
+        first, second = args[:2]
+        if func._schema.is_mutable or second.dtype != torch.float32:  # noqa: SLF001  # torch's own name
+            return None
+        factor = named.get("alpha", 1) * _ADDS[func]
+        if _place(first) in self.products:
+            return (self.products[_place(first)][1] + factor * second.double()).float()
+        if _place(second) in self.products:
+            return (first.double() + factor * self.products[_place(second)][1]).float()
+        return None
 
     def _added(self, func: Any, args: Sequence[Any], named: dict[str, Any]) -> Any:  # noqa: ANN401
         a, b = args[:2]
@@ -158,12 +198,17 @@ class _Order(TorchDispatchMode):
             self.chains[_place(result)] = result, addends
 
     def _forget(self, *changed: Tensor | None) -> None:
-        """Let go of chains of which a part was written to."""
+        """Let go of chains and products of which a part was written to."""
         storages = {_storage(item) for item in changed if item is not None}
         self.chains = {
             place: (result, addends)
             for place, (result, addends) in self.chains.items()
             if storages.isdisjoint(map(_storage, (result, *addends)))
+        }
+        self.products = {
+            place: product
+            for place, product in self.products.items()
+            if _storage(product[0]) not in storages
         }
 
 

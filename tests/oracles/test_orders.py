@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import Numerics, required
-from kernel_workbench.oracles.orders import LANES, summed_in
+from kernel_workbench.oracles.orders import FUSED, LANES, summed_in
 from kernel_workbench.oracles.reference.cases import case_of
 from kernel_workbench.suites.accuracy.verdict import Verdict, judge
 from kernel_workbench.suites.sandbox.call import Call
@@ -88,6 +88,55 @@ def test_addend_that_is_written_to_is_no_addend_any_more() -> None:
         made = a + b
         a.mul_(100)
         assert (made + c).tolist() == [7.0] * 3
+
+
+def test_product_is_not_rounded_where_a_sum_takes_it() -> None:
+    """a b - c rounds once, through views, too; a product that is read elsewhere is rounded."""
+    draw = torch.Generator().manual_seed(0)
+    a, b, c = (torch.randn(64, 33, generator=draw) for _ in range(3))
+    exact = a.double() * b.double()
+    with summed_in(FUSED):
+        product = a * b
+        left = product - c
+        right = c - 2 * product.t().contiguous().t()
+        rest = product - product.clone()
+        total = (a * b).sum()
+        a.zero_()
+        after = product + c
+    assert torch.equal(left, (exact - c.double()).float())
+    assert torch.equal(right, c - 2 * product)  # 2 (a b) is another product, of a rounded one
+    assert torch.equal(after, (exact + c.double()).float())
+    assert torch.equal(rest, (exact - product.double()).float())
+    assert bool(rest.any())
+    assert abs(float(total) - float(exact.sum())) < 1e-4
+
+
+def test_rounding_that_a_fused_product_leaves_is_allowed() -> None:
+    """In rows of one element g - mean g is 0, and by a fused multiply-add the rounding of g."""
+    op = OPS["layer_norm_backward"]
+    sizes, dtypes = {"m": 264, "n": 1}, (torch.float16, torch.float32)
+    case = case_of(op.name, sizes, dtypes, "ci")
+    inputs, numerics = op.inputs(case, CPU), Numerics()
+    truth = op.oracle(case, inputs)
+    dy, weight = (required(inputs, name) for name in ("dy", "weight"))
+    rstd = required(inputs, "rstd").double().view(-1, 1)
+    g = dy.double() * weight.double()
+    dx = ((g - g.float().double()) * rstd).half()
+    assert bool(dx.any())
+    assert op.emulate is not None
+    emulation = op.emulate(case, inputs, numerics)
+    sums = {name: emulation[name] for name in ("dweight", "dbias")}
+    bounds = op.bound(case, inputs, truth, numerics)
+    call = Call({"dx": dx, **sums}, 0.0)
+
+    def fused() -> list[dict[str, Tensor | None]]:
+        assert op.emulate is not None
+        with summed_in(FUSED):
+            return [op.emulate(case, inputs, numerics)]
+
+    judged = partial(judge, call, call, truth, bounds, numerics, emulation=emulation)
+    assert judged().rule == "emulation"
+    assert judged(other_orders=fused).rule is None
 
 
 def _judged(softmax: Callable[[Tensor], Tensor], *, others: bool) -> Verdict:
