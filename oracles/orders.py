@@ -9,6 +9,11 @@ any order makes them.
 A compiler contracts a product and a sum to a fused multiply-add, which doesn't round the product:
 a b - c leaves the rounding of a b where c is that product, rounded. Inside of `summed_in(FUSED)` an
 emulation does that, too.
+
+A softmax subtracts any number near a row's maximum, and casts exponentials that are a factor
+larger or smaller. Those of a nearly flat row are all cast to the same side, by up to twice as much
+above a power of two as below it. Inside of `summed_in(LATE)` `subtracted` has another number for
+each row.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -26,14 +32,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _LARGEST_FIRST = 0
 FUSED = -1
 """In place of lanes: sums by 32 lanes, and products that are fused into the sums that take them."""
-LANES = (1, 2, 8, 32, _LARGEST_FIRST, FUSED)
+LATE = -2
+"""In place of lanes: sums by 32 lanes, and maxima of rows as a kernel has them that is slow to
+replace the maximum of earlier keys."""
+LANES = (1, 2, 8, 32, _LARGEST_FIRST, FUSED, LATE)
 """How many lanes emulations are tried with: one is a loop over all of a row.
 
 Where a row's largest number comes first, by chance or in a loop that runs backwards, small ones are
 below half an ulp of what was added up, and are lost: 0 stands for one lane that adds the largest
 numbers first.
 """
-_LANES_OF_FUSED = 32
+_LANES_OF_OTHERS = 32
+_GOLDEN = (math.sqrt(5) - 1) / 2  # whose multiples spread evenly over 0 to 1
+
+_late = ContextVar("_late", default=False)
 
 _aten = torch.ops.aten
 _MOST_STEPS = 2**16  # that a lane takes; of longer sums a step adds up several numbers
@@ -64,15 +76,35 @@ _LOWERED = get_decompositions(
 @contextmanager
 def summed_in(lanes: int) -> Iterator[None]:
     """Sums in fp32 are made of so many lanes inside, and chains of additions in another order."""
-    with _Order(lanes):
-        yield
+    before = _late.set(lanes == LATE)
+    try:
+        with _Order(lanes):
+            yield
+    finally:
+        _late.reset(before)
+
+
+def subtracted(maxima: Tensor) -> Tensor:
+    """Return what a softmax subtracts from each row: its maximum, or a number below it.
+
+    Args:
+        maxima: one for each row, in fp32.
+
+    Returns:
+        The maxima, but inside of `summed_in(LATE)`. There they are up to log 2 less, so that
+        exponentials have any place between two powers of two.
+    """
+    if not _late.get():
+        return maxima
+    rows = torch.arange(maxima.numel(), dtype=torch.float64, device=maxima.device)
+    return maxima - (rows * _GOLDEN % 1).mul(math.log(2)).float().view(maxima.shape)
 
 
 class _Order(TorchDispatchMode):
     def __init__(self, lanes: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.fuses = lanes == FUSED
-        self.lanes = _LANES_OF_FUSED if self.fuses else lanes
+        self.lanes = lanes if lanes >= 0 else _LANES_OF_OTHERS
         # By where a product lies: the product, which stays there as long, and its exact value.
         self.products: dict[object, tuple[Tensor, Tensor]] = {}
         # By where a result lies: the result, which stays there as long, and what it adds up.

@@ -117,8 +117,7 @@ class _Row:
         # A third of the way to the farthest value, and not because of roundings.
         silent = (condition > UNKNOWN * self.farthest) & (2 * condition > e_out) & ~dead
         e_out, e_lse = e_out.masked_fill(lost, torch.inf), e_lse.masked_fill(lost, torch.inf)
-        # A sink alone is rounded on its way to powers of two and back.
-        e_lse = torch.where(dead, 8 * terms.u * self.lse.abs(), e_lse)
+        e_lse = torch.where(dead, _error_alone(self.lse, terms), e_lse)
         return e_out.masked_fill(dead, 0), silent, e_lse
 
     def relative(self, terms: Terms) -> Tensor:
@@ -134,22 +133,31 @@ class _Row:
         return self.keep_scale * (weight * self.values + terms.eta_op + 5 * terms.eta * self.keys)
 
 
+def _error_alone(lse: Tensor, terms: Terms) -> Tensor:
+    """Return E_L of rows that attend to nothing but a sink, which is rounded in powers of two."""
+    return 8 * terms.u * lse.abs()
+
+
 def forward_errors(
     problem: Problem, terms: tuple[Terms, ...]
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Return E_O [b, s_q, h_q, d_v] uncast, where it says nothing, and E_L [b, h_q, s_q].
 
-    For each of `terms`. The problem's tensors are finite. 0 in rows that attend to nothing.
+    For each of `terms`. The problem's tensors are finite. E_O is 0 in rows that attend to nothing,
+    and E_L that of a sink alone, if there is one.
     """
-    v = required(problem.inputs, "v")
+    v, sink = required(problem.inputs, "v"), optional(problem.inputs, "sink")
     b, s_q, h_q, _ = problem.q.shape
+    alone = v.new_zeros((b, h_q, s_q), dtype=torch.float64)
+    if sink is not None:
+        alone[:] = sink.double()[:, None]
     result = [
         (
             v.new_zeros((b, s_q, h_q, v.shape[3]), dtype=torch.float64),
             v.new_zeros((b, s_q, h_q, v.shape[3]), dtype=torch.bool),
-            v.new_zeros((b, h_q, s_q), dtype=torch.float64),
+            _error_alone(alone, constants),
         )
-        for _ in terms
+        for constants in terms
     ]
     for piece in problem.pieces():
         row = _Row(piece)

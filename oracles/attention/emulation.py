@@ -12,13 +12,14 @@ Every operation rounds to fp32; exponentials below its normal numbers are 0, as 
 are, unless the kernel says that it keeps them. [.] rounds to the halves' own type and leaves fp32
 as it is; with tf32_operands each operand of a product loses its last 13 bits. A factor (scale,
 dropout's) comes before a cast or after it, whichever leaves less of it above the subnormals. There
-are no tiles: an exponential of S - m', m' a tile's maximum, is cast with the same relative error as
-that of S - m, and what rescaling costs stands in the bound in full, so that it hardly shows in a
-ratio to it. docs/derivations/verdict.md says what the comparison is sound for.
+are no tiles: what rescaling costs stands in the bound in full, so that it hardly shows in a ratio
+to it. An exponential of S - m', m' a tile's maximum, is cast with another error than that of S - m,
+and `orders.subtracted` has such numbers. docs/derivations/verdict.md says what the comparison is sound for.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +31,7 @@ from kernel_workbench.oracles.attention.scores import Piece, Problem
 from kernel_workbench.oracles.attention.values import addends_vary
 from kernel_workbench.oracles.cases.distributions import INTEGERS
 from kernel_workbench.oracles.op import Case, Inputs, Numerics, Outputs, optional, required
+from kernel_workbench.oracles.orders import subtracted
 from kernel_workbench.oracles.rounding import FLUSHED, UNIT_ROUNDOFF, tf32, whole_products
 
 # There errors come from underflow, or from the rounding of scores of thousands, which is as large
@@ -133,10 +135,10 @@ class _Tile:
         problem, way = self.piece.problem, self.way
         m = self.s.amax(-1, keepdim=True)
         sink = optional(problem.inputs, "sink")
-        z = None if sink is None else self.piece.per_head(sink).float()
+        z = None if sink is None else _by_powers_of_two(self.piece.per_head(sink).float())
         if z is not None:
             m = m.maximum(z)
-        m = m.masked_fill(m == -torch.inf, 0)
+        m = subtracted(m.masked_fill(m == -torch.inf, 0))
         p = way.exp(self.s - m)
         total = p.sum(-1, keepdim=True)
         if z is not None:
@@ -149,13 +151,18 @@ class _Tile:
         return out, m + total.log()
 
 
+def _by_powers_of_two(sink: Tensor) -> Tensor:
+    """Return a sink as a kernel has it that computes with powers of two."""
+    return sink * math.log2(math.e) * math.log(2)
+
+
 def _forward(problem: Problem, way: _Way) -> dict[str, Tensor]:
     v, sink = required(problem.inputs, "v"), optional(problem.inputs, "sink")
     b, s_q, h_q, _ = problem.q.shape
     out = problem.q.new_zeros((b, s_q, h_q, v.shape[3]))
     lse = problem.q.new_full((b, h_q, s_q), -torch.inf, dtype=torch.float32)
     if sink is not None:
-        lse[:] = sink[:, None]
+        lse[:] = _by_powers_of_two(sink.float())[:, None]
     for piece in problem.pieces():
         rows, statistic = _Tile(piece, way).softmax()
         piece.write_rows(out, rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import Numerics, required
-from kernel_workbench.oracles.orders import FUSED, LANES, summed_in
+from kernel_workbench.oracles.orders import FUSED, LANES, LATE, subtracted, summed_in
 from kernel_workbench.oracles.reference.cases import case_of
 from kernel_workbench.suites.accuracy.verdict import Verdict, judge
 from kernel_workbench.suites.sandbox.call import Call
@@ -137,6 +138,21 @@ def test_rounding_that_a_fused_product_leaves_is_allowed() -> None:
     judged = partial(judge, call, call, truth, bounds, numerics, emulation=emulation)
     assert judged().rule == "emulation"
     assert judged(other_orders=fused).rule is None
+
+
+def test_late_maximum_is_smaller_by_less_than_a_power_of_two() -> None:
+    """It differs from row to row; in every other order it is the maximum."""
+    maxima = torch.linspace(-3, 3, 64)[:, None]
+    assert subtracted(maxima) is maxima
+    with summed_in(FUSED):
+        assert subtracted(maxima) is maxima
+    with summed_in(LATE):
+        late = subtracted(maxima)
+    less = maxima - late
+    assert late.shape == maxima.shape
+    assert 0 <= float(less.min()) < 0.05
+    assert 0.64 < float(less.max()) <= math.log(2)
+    assert len(less.unique()) == len(maxima)
 
 
 def _judged(softmax: Callable[[Tensor], Tensor], *, others: bool) -> Verdict:
