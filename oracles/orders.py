@@ -167,11 +167,14 @@ class _Order(TorchDispatchMode):
         if func._schema.is_mutable or second.dtype != torch.float32:  # noqa: SLF001  # torch's own name
             return None
         factor = named.get("alpha", 1) * _ADDS[func]
+        exact: Tensor
         if _place(first) in self.products:
-            return (self.products[_place(first)][1] + factor * second.double()).float()
-        if _place(second) in self.products:
-            return (first.double() + factor * self.products[_place(second)][1]).float()
-        return None
+            exact = self.products[_place(first)][1] + factor * second.double()
+        elif _place(second) in self.products:
+            exact = first.double() + factor * self.products[_place(second)][1]
+        else:
+            return None
+        return exact.float()
 
     def _added(self, func: Any, args: Sequence[Any], named: dict[str, Any]) -> Any:  # noqa: ANN401
         a, b = args[:2]

@@ -36,7 +36,7 @@ from kernel_workbench.oracles.analysis.replay import (
     spread,
 )
 from kernel_workbench.oracles.analysis.scales import scale_of_rows, scales, select_rows
-from kernel_workbench.oracles.analysis.stochastic import errors
+from kernel_workbench.oracles.analysis.stochastic import errors, shows_more
 from kernel_workbench.oracles.analysis.trace import (
     DECIDES,
     ROUNDS,
@@ -201,7 +201,7 @@ def bounds(
             for index, pair in enumerate(pairs)
         ]
         wanted = any(loose) or any(map(_lacks_power, results_))
-        wanted &= with_replays and likely is not None and not decided
+        wanted &= with_replays and likely is not None and not decided and shows_more(graph.graph)
         varying = errors(walk, constants, values) if wanted else None
         if varying is None:
             return tuple(results_)

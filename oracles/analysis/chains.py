@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _aten = torch.ops.aten
 _MOST_LEAVES = 16  # that are looked at for equal numbers
+_MOST_EXACT = 2**24  # whole numbers up to that are fp32 numbers
 _EPS_QUOTIENT = 3 * NEAREST  # of div.full of PTX, beside one rounding
 
 
@@ -305,11 +307,15 @@ def _of_choice(mask: Any, a: Pair | float, b: Pair | float) -> AdditionTree | No
     assert size is not None
     same = x.likely is x.sure and y.likely is y.sure
     summed = x.summed or y.summed
+    is_whole = all(len(item.leaves) == item.count for item in (x, y))
+    is_whole &= not any(_may_be_flat(leaf, math.prod(shape)) for leaf in (*x.leaves, *y.leaves))
+    leaves = zip_longest(x.leaves, y.leaves) if is_whole else ()
     return AdditionTree(
         count=max(x.count, y.count),
         size=size,
         sure=sure,
         likely=sure if same else chosen(x.likely, y.likely),
+        leaves=tuple(leaf for pair in leaves if (leaf := chosen(*pair)) is not None),
         roundings=max(x.roundings, y.roundings),
         own=0.0,
         lost=max(x.lost, y.lost),
@@ -384,7 +390,8 @@ def _of_axes(target: object, args: Any, kwargs: Mapping[str, Any]) -> AdditionTr
         return replace(result, count=count, own=n, lost=lost, summed=True, varies=False)
     is_leafless = not inner.summed and not inner.leaves
     flat = is_leafless or any(
-        is_flat(Quantity(item.expand(shape)), axes) for item in (a.value, *inner.leaves)
+        is_flat(Quantity(item.expand(shape)), axes) and not _adds_exactly(item, n)
+        for item in (a.value, *inner.leaves)
     )
     result = inner.after(lambda x: x.expand(shape).sum(axes, keepdim=keep), keeps_leaves=False)
     varies = not flat and (inner.varies or not inner.summed)
@@ -402,6 +409,32 @@ def _of_axes(target: object, args: Any, kwargs: Mapping[str, Any]) -> AdditionTr
         result = replace(result, roundings=result.roundings + 2, own=result.own + 2)
     result = replace(result, lost=result.lost / n + 2)
     return _still_past(result, result.after(lambda x: x / n))
+
+
+def _is_one_number(x: Tensor) -> bool:
+    """Ask if a term is one plain number in all places."""
+    steps = (step for size, step in zip(x.shape, x.stride(), strict=True) if size > 1)
+    return x.numel() > 0 and not any(steps)
+
+
+def _adds_exactly(x: Tensor, n: int) -> bool:
+    """Ask if n addends that are all one plain number have exact sums in fp32, in any order."""
+    if not _is_one_number(x):
+        return False
+    value = float(x[(0,) * x.dim()])
+    if not math.isfinite(value):
+        return False
+    numerator, _ = value.as_integer_ratio()
+    odd = numerator // (numerator & -numerator) if numerator else 0
+    return abs(odd) * n <= _MOST_EXACT
+
+
+def _may_be_flat(leaf: Tensor, n: int) -> bool:
+    """Ask if chosen numbers of a term may be all but equal, so that n of them err to one side."""
+    if _is_one_number(leaf):
+        return not _adds_exactly(leaf, n)
+    axes = tuple(range(leaf.dim()))
+    return any(is_flat(Quantity(leaf), some) for some in (axes, axes[-1:]))
 
 
 def _of_product(a: Pair, b: Pair, arithmetic: Arithmetic) -> AdditionTree:

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Node
+from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
@@ -34,6 +34,7 @@ from kernel_workbench.oracles.analysis.propagation import (
     output_nodes,
 )
 from kernel_workbench.oracles.analysis.quantities import Quantity, added_up, constant_error
+from kernel_workbench.oracles.analysis.replay import count_operations
 from kernel_workbench.oracles.analysis.rules import SUMS, overloads
 from kernel_workbench.oracles.analysis.sums import flat_products
 from kernel_workbench.oracles.analysis.trace import ROUNDS
@@ -203,6 +204,14 @@ def errors(
     replays = _Replays(walk, factor, without_sums, coherent, runs)
     output = replays.outputs(constants, values)
     return [None if item.runs is None else item.squares() * replays.factor.error for item in output]
+
+
+def shows_more(graph: Graph) -> bool:
+    """Tell whether replays may show smaller errors than rules: not of one operation alone.
+
+    A sum of products is the exception: its replays have no order that signs decide.
+    """
+    return count_operations(graph) > 1 or any(node.target in _PRODUCTS for node in graph.nodes)
 
 
 def _is_coherent(node: Node) -> bool:

@@ -14,7 +14,8 @@ as it is; with tf32_operands each operand of a product loses its last 13 bits. A
 dropout's) comes before a cast or after it, whichever leaves less of it above the subnormals. There
 are no tiles: what rescaling costs stands in the bound in full, so that it hardly shows in a ratio
 to it. An exponential of S - m', m' a tile's maximum, is cast with another error than that of S - m,
-and `orders.subtracted` has such numbers. docs/derivations/verdict.md says what the comparison is sound for.
+and `orders.subtracted` has such numbers. docs/derivations/verdict.md says what the comparison is
+sound for.
 """
 
 from __future__ import annotations

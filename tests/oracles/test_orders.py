@@ -126,7 +126,7 @@ def test_rounding_that_a_fused_product_leaves_is_allowed() -> None:
     assert bool(dx.any())
     assert op.emulate is not None
     emulation = op.emulate(case, inputs, numerics)
-    sums = {name: emulation[name] for name in ("dweight", "dbias")}
+    sums = {name: required(emulation, name) for name in ("dweight", "dbias")}
     bounds = op.bound(case, inputs, truth, numerics)
     call = Call({"dx": dx, **sums}, 0.0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 
 import pytest
 import torch
@@ -395,3 +396,43 @@ def test_choice_that_goes_one_way_throughout_leaves_its_terms_to_vary() -> None:
     (bound,) = bounds(torch.nn.functional.smooth_l1_loss, inputs, Numerics(), [torch.float32])
     assert bound.probabilistic is not None
     assert float(bound.probabilistic) <= float(bound.deterministic) / 20
+
+
+def _mean_of_chosen(x: Tensor, y: Tensor, less: float) -> Tensor:
+    off = (x - y).abs()
+    return torch.where(off < 1, off * off / 2, off - less).mean()
+
+
+@pytest.mark.parametrize(("less", "varies"), [(0.5, True), (0.1, False)])
+def test_number_that_is_taken_off_chosen_terms_varies_where_its_sum_is_exact(
+    less: float, *, varies: bool
+) -> None:
+    """A kernel may add up a number for itself: halves exactly, tenths with errors to one side."""
+    draw = torch.Generator().manual_seed(0)
+    inputs = {name: torch.randn(512, 512, generator=draw) for name in ("x", "y")}
+    reference = partial(_mean_of_chosen, less=less)
+    (bound,) = bounds(reference, inputs, Numerics(), [torch.float32], with_replays=False)
+    assert bound.probabilistic is not None
+    assert (float(bound.probabilistic) <= float(bound.deterministic) / 20) is varies
+    exact = reference(inputs["x"].double(), inputs["y"].double())
+    off = (inputs["x"] - inputs["y"]).abs()
+    linear = off >= 1
+    total = torch.where(linear, off, off * off / 2).sum() - less * linear.sum()
+    assert float((total.double() / off.numel() - exact).abs()) <= float(bound.probabilistic)
+
+
+def test_operation_alone_is_not_replayed() -> None:
+    """Its rule says what its roundings do; a product of hundreds of numbers may have no bound."""
+    x = torch.randn(4, 4096, generator=torch.Generator().manual_seed(0))
+    alone = partial(torch.cumprod, dim=1)
+    (plain,) = bounds(alone, {"input": x}, Numerics(), [torch.float32], with_replays=False)
+    with pytest.MonkeyPatch.context() as patch:
+        module = import_module("kernel_workbench.oracles.analysis.bounds")
+        patch.setattr(module, "errors", _not_asked)
+        (bound,) = bounds(alone, {"input": x}, Numerics(), [torch.float32])
+    assert bound.powerless is not None
+    assert torch.equal(bound.deterministic, plain.deterministic)
+
+
+def _not_asked(*_: object) -> None:
+    raise AssertionError("it was replayed")

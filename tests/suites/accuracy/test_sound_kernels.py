@@ -11,6 +11,10 @@ from studies.sound_kernels import FILES, rows_of, table_of
 
 pytestmark = pytest.mark.long_run
 
+_NEARLY_FLAT = (
+    "attention_forward-b3-h_q1-h_kv1-s_q129-s_kv34-d32-d_v32-bfloat16-v_colstride2-near_flat"
+    "-bottom_right-causal-scale-sink-seed4"
+)
 # A case of each op that all of its kernels serve; `python -m studies.sound_kernels` has the rest.
 _CASES = (
     "softmax_forward-m12-n77-float32-contiguous-outliers",
@@ -31,8 +35,7 @@ _CASES = (
     "quantise_blocks-m12-g3-float32-contiguous-scaled_rows",
     "attention_forward-b1-h_q2-h_kv1-s_q37-s_kv70-d16-d_v16-float16-contiguous-causal-gqa",
     # An exponential of a late maximum is cast with twice the error; a sink alone is lse.
-    "attention_forward-b3-h_q1-h_kv1-s_q129-s_kv34-d32-d_v32-bfloat16-v_colstride2-near_flat"
-    "-bottom_right-causal-scale-sink-seed4",
+    _NEARLY_FLAT,
     "attention_forward-b3-h_q6-h_kv3-s_q5-s_kv0-d111-d_v111-float16-k_rowpad5-nan_v-gqa-sink-seed1",
     "attention_delta-b1-h_q1-s_q33-d_v24-float32-contiguous",
     "attention_backward-b1-h_q2-h_kv1-s_q37-s_kv41-d16-d_v16-float16-contiguous-causal-gqa",
