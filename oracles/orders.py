@@ -11,9 +11,9 @@ a b - c leaves the rounding of a b where c is that product, rounded. Inside of `
 emulation does that, too.
 
 A softmax subtracts any number near a row's maximum, and casts exponentials that are a factor
-larger or smaller. Those of a nearly flat row are all cast to the same side, by up to twice as much
-above a power of two as below it. Inside of `summed_in(LATE)` `subtracted` has another number for
-each row.
+larger or smaller. All exponentials of a nearly flat row are cast to the same side, by up to twice
+as much above a power of two as below it. Inside of `summed_in(LATE)` `subtracted` has another
+number for each row.
 """
 
 from __future__ import annotations
