@@ -75,7 +75,11 @@ _LOWERED = get_decompositions(
 
 @contextmanager
 def summed_in(lanes: int) -> Iterator[None]:
-    """Sums in fp32 are made of so many lanes inside, and chains of additions in another order."""
+    """Let sums in fp32 be made of so many lanes inside, and chains of additions in another order.
+
+    Args:
+        lanes: a member of `LANES`.
+    """
     before = _late.set(lanes == LATE)
     try:
         with _Order(lanes):
@@ -146,14 +150,15 @@ class _Order(TorchDispatchMode):
             self._moved(func, args, named, result)
         return result
 
-    def _moved(self, func: Any, args: Sequence[Any], named: dict[str, Any], result: Tensor) -> None:  # noqa: ANN401
+    def _moved(self, func: Any, args: Sequence[Any], named: dict[str, Any], result: Tensor) -> None:  # noqa: ANN401  # an operation of aten's
         """Keep what a number is made of where it is moved."""
         x, *rest = args
-        if _place(x) in self.chains:
-            addends = self.chains[_place(x)][1]
+        place = _place(x)
+        if place in self.chains:
+            addends = self.chains[place][1]
             self._note(result, tuple(func(addend, *rest, **named) for addend in addends))
-        if _place(x) in self.products:
-            exact = self.products[_place(x)][1]
+        if place in self.products:
+            exact = self.products[place][1]
             self.products[_place(result)] = result, func(exact, *rest, **named)
 
     def _note_product(self, result: Tensor, a: Tensor, b: Tensor) -> None:
@@ -161,7 +166,7 @@ class _Order(TorchDispatchMode):
         if single and result.numel() <= _MOST_FUSED:
             self.products[_place(result)] = result, a.double() * b.double()
 
-    def _fused(self, func: Any, args: Sequence[Any], named: dict[str, Any]) -> Tensor | None:  # noqa: ANN401
+    def _fused(self, func: Any, args: Sequence[Any], named: dict[str, Any]) -> Tensor | None:  # noqa: ANN401  # an operation of aten's
         """Return the sum with one exact product in it, or None where no addend is a product."""
         first, second = args[:2]
         if func._schema.is_mutable or second.dtype != torch.float32:  # noqa: SLF001  # torch's own name
