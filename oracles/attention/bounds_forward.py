@@ -7,9 +7,13 @@ Z = sum_j P_j exp(-sigma_j), n attended keys in T tiles, A = w P, ks = 1 / (1 - 
     R   = gamma_{n+1} + T (2 u_a + eps_exp) + eps_exp (+ 2 u_a with dropout)
     G   = sum_j w_j P+_j |v_j| / Z                             >= the sum of what is added up
     f   = (1 + R)(1 + u_p)(1 + u_op)^2 - 1
-    E_O = {E_1 + [f G + R (|O| + E_1) + U] / (1 - R)} (1 + u_o) + u_o |O| + eta_o
+    S_1 = min(1/8, u_a (2 |lse| + log l) + eps_log (1 + log l))    0 of a row with one weight alone
+    E_O = {E_1 + [f G + R (|O| + E_1) + U] / (1 - R) + S_1 (|O| + E_1)} (1 + u_o) + u_o |O| + eta_o
     U   = ks [(eta_p + eta_a + eta_op) sum_j |v_j| / l + eta_op + 5 n eta_a]    underflow
     E_L = max(log sum P+, -log Z) - log(1 - R) + 4 u_a (|lse| + |m|) + eps_log (1 + log l) + n eta_a
+
+S_1 is how far the weights' sum may be from 1 where a kernel takes exp(S - lse) by a rounded lse of
+an earlier pass. A softmax whose weights' sum is off by more than an eighth isn't one.
 
 A sink z is one more P, of value 0, with sigma_z = 4 u_a (|z| + |m|). E_1 is bounded by Cauchy and
 Schwarz, sqrt(sum a) sqrt(sum a (w v - O)^2), or by the triangle, whichever is less: products of
@@ -38,6 +42,7 @@ from kernel_workbench.oracles.attention.scores import Piece, Problem
 from kernel_workbench.oracles.op import Bound, Case, Inputs, Numerics, Outputs, optional, required
 from kernel_workbench.oracles.rounding import EPS_EXP, EPS_LOG
 
+_OF_SUM = 1 / 8  # the most by which the sum of a softmax's weights may be off
 _LARGEST_EXPONENT = 600.0  # exp of it, squared and times a value's square, is finite in float64
 
 
@@ -106,6 +111,7 @@ class _Row:
         f = (1 + r) * (1 + terms.u_p) * terms.operands - 1
         under = self.underflow(terms, sigma)
         e_out = condition + (f * added + r * (size + condition) + under) / (1 - r)
+        e_out += self.of_sum(terms) * (size + condition)
         above = torch.where(
             highest < _LARGEST_EXPONENT, total.log(), highest + (self.keys + 1).log()
         )
@@ -125,6 +131,13 @@ class _Row:
         tiles = self.tiles(terms.numerics.key_tile)
         r = terms.gamma.elementwise(self.keys + 1) + tiles * (2 * terms.u + EPS_EXP) + EPS_EXP
         return r if self.w is None else r + 2 * terms.u
+
+    def of_sum(self, terms: Terms) -> Tensor:
+        """S_1, [B, H, R, 1]."""
+        log_l = (self.lse - self.m).clamp(min=0)
+        error = terms.u * (2 * self.lse.abs() + log_l) + EPS_LOG * (1 + log_l)
+        alone = self.keys <= (1 if self.sink is None else 0)
+        return error.clamp(max=_OF_SUM).masked_fill(alone, 0)
 
     def underflow(self, terms: Terms, sigma: Tensor) -> Tensor:
         """U: l is at least 1, and at least its own value less what the scores' errors change."""

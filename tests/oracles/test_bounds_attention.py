@@ -100,6 +100,22 @@ def test_scores_of_equal_addends_need_the_whole_gamma() -> None:
     assert trial.ratios(outputs, trial.bounds(way.numerics))["lse"][0] <= 1
 
 
+def test_weights_by_a_rounded_lse_stay_within_the_bounds() -> None:
+    """exp(S - lse), divided by nothing: the weights of a row add up to 1 within lse's rounding."""
+    trial = Trial.of(FORWARD, (1, 1, 1, 3, 9, 80, 4), SINGLE)
+    q, k = torch.zeros(1, 3, 1, 80), torch.zeros(1, 9, 1, 80)
+    q[..., 0], k[:, 0, :, 0], k[:, 1, :, 0] = 1300, 132, 131.952  # a weight is 0.999 of a row's
+    v = torch.linspace(1.0, 1.1, 9)[None, :, None, None].expand(1, 9, 1, 4).contiguous()
+    trial = Trial.given(FORWARD, trial.case, {**trial.inputs, "q": q, "k": k, "v": v})
+    scores = torch.einsum("bihd,bjhd->bij", q, k) * 80**-0.5
+    lse = scores.logsumexp(-1, keepdim=True)
+    weights = (scores - lse).exp()
+    assert ((weights.sum(-1) - 1).abs() > 5e-4).all()
+    outputs = {"out": (weights @ v[:, :, 0])[:, :, None], "lse": lse[:, None, :, 0]}
+    ratios = trial.ratios(outputs, trial.bounds(Numerics()))
+    assert 0.1 < max(map(max, ratios.values())) <= 1
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_bounds_are_reached_by_correct_arithmetic(dtype: torch.dtype) -> None:
     """The bounds aren't vacuous: correct arithmetic comes near them somewhere.
