@@ -83,7 +83,7 @@ def call_candidate(
         The call, with clones of the outputs.
     """
     if how.busy and unpacked.device.type == "cuda":
-        _keep_busy(unpacked.device)
+        keep_busy(unpacked.device)
     if how.multiprocessors is not None:
         with replaced_multiprocessors(how.multiprocessors) as answer:
             call = call_candidate(kernel, case, unpacked, fill, replace(how, multiprocessors=None))
@@ -395,7 +395,7 @@ def _busy(device: torch.device) -> tuple[torch.cuda.Stream, Tensor, Tensor]:
     return torch.cuda.Stream(device), square, torch.empty_like(square)
 
 
-def _keep_busy(device: torch.device) -> None:
+def keep_busy(device: torch.device) -> None:
     """Enqueue some milliseconds of products on another stream, and return at once."""
     stream, square, product = _busy(device)
     with torch.cuda.stream(stream):

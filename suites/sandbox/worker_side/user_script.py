@@ -3,7 +3,8 @@
 The judge doesn't import this module. Its text is the program of a new process, whose command line,
 modules and environment contain nothing of the suites (`plain_calls.py` sends the messages).
 Messages are lines of JSON over descriptor 3, with tensors in base64. Each call is made in a child
-process, which imports the one file: no candidate meets the remains of another.
+process, which imports the one file: no candidate meets the remains of another. The child is forked
+before its message comes, and on a GPU it creates its context of CUDA meanwhile.
 
 Under the interpreter the process has the suites' mended arithmetic, because the stock arithmetic is
 wrong in bfloat16. It hides those modules afterwards and has none of the checks.
@@ -17,6 +18,7 @@ import json
 import os
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +69,16 @@ def _called(message: _Message, device: torch.device) -> _Message:
     return {"outputs": [_output(output) for output in returned]}
 
 
-def _answer(line: socket.socket, message: _Message, device: torch.device) -> None:
-    """Make the call in a child and send the result. Never returns."""
+def _answer(line: socket.socket, source: int, device: torch.device) -> None:
+    """Wait for a message in a child, make the call and send the result. Never returns."""
     status = 1
     try:
+        importlib.import_module("kernel_workbench.kernels.device").create_context(device)
+        with os.fdopen(source, "rb") as messages:
+            text = messages.readline()
+        if not text:
+            os._exit(_ANSWERED)  # the judge has hung up
+        message: _Message = json.loads(text)
         reply: _Message
         try:
             reply = _called(message, device)
@@ -80,6 +88,17 @@ def _answer(line: socket.socket, message: _Message, device: torch.device) -> Non
         status = _ANSWERED
     finally:
         os._exit(status)
+
+
+def _waiting_child(line: socket.socket, device: torch.device) -> tuple[int, int]:
+    """Fork a child that waits for a message; return its process id and where it reads."""
+    source, sink = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(sink)
+        _answer(line, source, device)
+    os.close(source)
+    return child, sink
 
 
 def main() -> None:
@@ -102,14 +121,19 @@ def main() -> None:
                 hashed()
         importlib.import_module("kernel_workbench.kernels.registry").all_kernels()
         line.sendall(json.dumps({"id": first["id"]}).encode() + b"\n")
-        for text in lines:
-            message = json.loads(text)
-            child = os.fork()
-            if child == 0:
-                _answer(line, message, device)
+        while True:
+            child, sink = _waiting_child(line, device)
+            text = lines.readline()
+            with suppress(BrokenPipeError), os.fdopen(sink, "wb") as messages:
+                messages.write(text)  # the child may have ended by an error of CUDA
             _, status = os.waitpid(child, 0)
+            if not text:
+                return
             if os.waitstatus_to_exitcode(status) != _ANSWERED:
-                ended = {"id": message["id"], "ended": os.waitstatus_to_exitcode(status)}
+                ended = {
+                    "id": json.loads(text)["id"],
+                    "ended": os.waitstatus_to_exitcode(status),
+                }
                 line.sendall(json.dumps(ended).encode() + b"\n")
 
 

@@ -35,6 +35,7 @@ from kernel_workbench.suites.sandbox.worker_side.candidate import (
     call_candidate,
     replay_candidate,
 )
+from kernel_workbench.suites.sandbox.worker_side.rehearsal import rehearse
 
 # Bound before a candidate is imported, which may replace the original.
 _synchronize: Callable[[torch.device], None] = torch.cuda.synchronize
@@ -330,9 +331,11 @@ def _described(kernel: Kernel, sm: int, device: torch.device) -> Message:
 def prepared(line: Channel, device: torch.device, tasks: Sequence[str]) -> _Worker:
     """Return a worker that is ready to import files before the judge has named any.
 
-    On a GPU it has a context of CUDA.
+    On a GPU it has a context of CUDA, and has loaded the operations that calls need.
     """
     create_context(device)
+    if device.type == "cuda":
+        rehearse(device)
     watch.keep_refusing()
     worker = _Worker(device, line)
     worker.get_ready(tasks, watched=True)
