@@ -10,16 +10,16 @@ sample whose outputs are judged, or change the clock. So the judge checks the cl
   judges them against the truth of their values.
 - The judge subtracts times that aren't the kernel's, by its own measurements: the reply to an empty
   order, flushes of the cache, and the copy of outputs.
-- The next pass has other values at the same addresses (for a user's kernel). Passes go on until
-  their mean is known to 2 %.
+- The next pass has other values at the same addresses. Passes go on until their mean is known to
+  2 %.
 
 A candidate that computes only the outputs that it expects to be judged, computes later, keeps
 outputs by address, or works on another stream has wrong outputs or shows its full time here.
 
 A user's kernel gets new values for each set, and two outputs of every pass are judged. Kernels of
 the workbench and its peers, for which nobody is rewarded, get the case's values with new signs,
-whose truth the run already has. They get them before the first pass of a try, whose outputs are
-judged; without a symmetry of signs these kernels get the case's own values.
+whose truth the run already has, and two outputs of the first pass of a try are judged; without a
+symmetry of signs these kernels get the case's own values.
 
 If a call is so short that its host time hides it, or if two sets of inputs don't fit, the row says
 that its figure is only the worker's claim.
@@ -108,7 +108,7 @@ class PassResult:
 class _Values(Protocol):
     """The inputs of passes, and the check of their outputs.
 
-    every_pass: draw values for every pass and judge outputs of it, not only for the first one.
+    every_pass: judge outputs of every pass, not only of one.
     """
 
     every_pass: bool
@@ -340,11 +340,10 @@ class JudgedPasses:
         most = _MOST_PASSES[self.run.device.type]
         while len(figures) < _FEWEST_PASSES or (len(figures) < most and not _is_precise(figures)):
             order = _secret.sample(range(calls.count), length)
-            judges = values.every_pass or not figures
-            for number in order if judges else ():
+            for number in order:
                 values.fill(calls, number)
             seconds = calls.run(order, flushes)
-            drawn = _secret.sample(order, _JUDGED) if judges else []
+            drawn = _secret.sample(order, _JUDGED) if values.every_pass or not figures else []
             outputs = {number: calls.read(number) for number in drawn}
             for number in drawn:
                 problem = values.problem(number, outputs[number])
