@@ -150,7 +150,11 @@ def _is_zero(x: Quantity) -> Tensor:
 
 
 def _zeros_of_product(a: Quantity, b: Quantity) -> Tensor:
-    return (_is_zero(a) | _is_zero(b)) & (a.reach < math.inf) & (b.reach < math.inf)
+    zeros = _is_zero(a) | _is_zero(b)
+    for x in (a, b):
+        if not x.most < math.inf:  # 0 times an infinity is NaN
+            zeros = zeros & (x.reach < math.inf)
+    return zeros
 
 
 def _zeros_of_quotient(a: Quantity, b: Quantity) -> Tensor:

@@ -19,6 +19,7 @@ from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.cases import GENERATED
 from kernel_workbench.oracles.op import CONTIGUOUS, Case, Inputs, Outputs
 from kernel_workbench.reports.record import AccuracyRow
+from kernel_workbench.suites.accuracy.pages import return_pages
 from kernel_workbench.suites.accuracy.trial import Trial
 from kernel_workbench.suites.accuracy.truth import CaseValues
 from kernel_workbench.suites.accuracy.verdict import Verdict, judge
@@ -133,6 +134,7 @@ class Run:
             DeviceLostError: this process can't use the GPU any more; the row is its argument.
             NoMemoryError: the GPU's memory is full at the second try, too.
         """
+        return_pages()
         short = self._short(kernel, case)
         if isinstance(short, AccuracyRow):
             return short

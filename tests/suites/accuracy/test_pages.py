@@ -8,15 +8,15 @@ import pytest
 
 from tests.builders.commands import run_python
 
-# Three times 30 MiB, of 7,680 pages each, as by default more than 60 MiB would go back. They are of
-# malloc itself: a tensor is aligned, and may find no place that is long enough for that too.
+# Three times 60 MiB, of 15,360 pages each: by default they go back. They are of malloc itself:
+# a tensor is aligned, and may find no place that is long enough for that too.
 _PROGRAM = """
 import ctypes
 import resource
 from kernel_workbench.suites.accuracy.pages import keep_freed_pages
 
 keep_freed_pages()
-libc, size = ctypes.CDLL(None), 30 * 2**20
+libc, size = ctypes.CDLL(None), 60 * 2**20
 libc.malloc.restype = ctypes.c_void_p
 for _ in range(8):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -35,3 +35,27 @@ def test_freed_pages_are_used_again() -> None:
     ended = run_python("-c", _PROGRAM)
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) < 100
+
+
+# A small block above 3 GiB keeps the heap's end where it is.
+_LARGE = """
+import ctypes
+from kernel_workbench.suites.accuracy import pages
+
+pages.keep_freed_pages()
+libc, size = ctypes.CDLL(None), 3 * 2**30
+libc.malloc.restype = ctypes.c_void_p
+place, above = (ctypes.c_void_p(libc.malloc(ctypes.c_size_t(n))) for n in (size, 2**20))
+ctypes.memset(place, 1, size)
+libc.free(place)
+pages.return_pages()
+print(pages._resident() // 2**20)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc alone is asked")
+def test_pages_of_a_large_case_go_back() -> None:
+    """A process that has freed 3 GiB below another block keeps little of them."""
+    ended = run_python("-c", _LARGE)
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) < 1024
