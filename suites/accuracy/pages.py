@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from contextlib import suppress
-from pathlib import Path
+
+from kernel_workbench.suites.sandbox.judge_side.worker_process import resident_bytes
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # glibc's numbers, of malloc.h
 _KEPT = 1 << 29  # bytes at the heap's end; what is free beyond goes back
@@ -29,14 +29,7 @@ def return_pages() -> None:
 
     A large tensor that was freed lies in the middle of the heap, where the heap's end keeps it.
     """
-    if _resident() > _MOST:
+    if resident_bytes(os.getpid()) > _MOST:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)
-
-
-def _resident() -> int:
-    with suppress(OSError, IndexError, ValueError):
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    return 0

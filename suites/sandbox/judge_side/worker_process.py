@@ -334,7 +334,7 @@ class WorkerProcess:
             return LimitError("time limit", f"it didn't return within {limit_s:g} s")
         # A keeper takes no memory itself: the processes that it keeps do.
         pids = family(self.pid) if isinstance(self.server, Keeper) else {self.pid}
-        resident = max(map(_resident, pids))
+        resident = max(map(resident_bytes, pids))
         if resident <= memory_limit:
             return None
         used, most = resident / 2**30, memory_limit / 2**30
@@ -378,7 +378,8 @@ def _first_lines(descriptor: int, start: int) -> tuple[str, ...]:
     return (*lines[:_MOST_LINES], *["..."] * (more or len(lines) > _MOST_LINES))
 
 
-def _resident(pid: int) -> int:
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process in bytes, or 0 if it can't be read."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):

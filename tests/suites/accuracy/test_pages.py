@@ -40,6 +40,7 @@ def test_freed_pages_are_used_again() -> None:
 # A small block above 3 GiB keeps the heap's end where it is.
 _LARGE = """
 import ctypes
+import os
 from kernel_workbench.suites.accuracy import pages
 
 pages.keep_freed_pages()
@@ -49,7 +50,7 @@ place, above = (ctypes.c_void_p(libc.malloc(ctypes.c_size_t(n))) for n in (size,
 ctypes.memset(place, 1, size)
 libc.free(place)
 pages.return_pages()
-print(pages._resident() // 2**20)
+print(pages.resident_bytes(os.getpid()) // 2**20)
 """
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import pytest
 import torch
 
 from kernel_workbench.suites.sandbox.worker_side import rehearsal
+from kernel_workbench.suites.sandbox.worker_side.handed_tensors import HandedTensors
 from kernel_workbench.suites.sandbox.worker_side.red_zones import Guards
 from kernel_workbench.suites.sandbox.worker_side.sign_scrambler import scrambled
 
@@ -22,9 +25,9 @@ def test_rehearsal_uses_each_dtype(device: torch.device, monkeypatch: pytest.Mon
     """An argument of each dtype is scrambled, with its output."""
     seen = []
 
-    def noted(tensors: list[torch.Tensor], *further: object) -> object:
+    def noted(tensors: list[torch.Tensor], handed: HandedTensors) -> AbstractContextManager[None]:
         seen.append([tensor.dtype for tensor in tensors])
-        return scrambled(tensors, *further)  # type: ignore[arg-type]
+        return scrambled(tensors, handed)
 
     monkeypatch.setattr(rehearsal, "scrambled", noted)
     rehearsal.rehearse(device)
