@@ -511,8 +511,10 @@ def _flushed(a: Quantity, least: float, most: float) -> Tensor | None:
     a.of_value["most"] = most + FLUSHED
     if least >= FLUSHED:
         return None
-    flushed = (a.size < FLUSHED).logical_and_(a.size > 0)
-    return a.size.masked_fill(~flushed, 0) if bool(flushed.any()) else None
+    small = a.size < FLUSHED
+    if not bool(a.size[small].any()):  # all of them are zeros
+        return None
+    return a.size.masked_fill(~small, 0)
 
 
 def _as_quantity(out: Any) -> Any:  # noqa: ANN401

@@ -62,6 +62,13 @@ class Quantity:
         """No less than the largest magnitude that a kernel may have; NaN where some number is."""
         return self.once_of_value("most", self._most)
 
+    @property
+    def least_size(self) -> float:
+        """The least magnitude; NaN where some number is, and infinite where there is none."""
+        return self.once_of_value(
+            "least_size", lambda: float(self.size.amin()) if self.size.numel() else math.inf
+        )
+
     def _most(self) -> float:
         if not self.value.numel():
             return 0.0

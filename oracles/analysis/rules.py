@@ -191,7 +191,7 @@ def keep_zeros(
     if not any(ZEROS in x.of_value or x.value.dtype == torch.bool for x in tensors):
         return error
     out.of_value[ZEROS] = True
-    if error is None or target not in _ZEROS_OF:
+    if error is None or target not in _ZEROS_OF or out.least_size > 0:
         return error
     numbers = [number(x) for x in operands if isinstance(x, Quantity | int | float)]
     return added_up(error).masked_fill(_ZEROS_OF[target](*numbers[:2]), 0.0)

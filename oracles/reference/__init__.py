@@ -427,9 +427,7 @@ class Reference:
         return tuple(torch.where(mask, one, truth) for truth, one, mask in rows), idle
 
     def _has_nan(self, inputs: Inputs) -> bool:
-        return any(
-            bool(required(inputs, array.name).isnan().any()) for array in self.signature.real
-        )
+        return any(_is_nan_in(required(inputs, array.name)) for array in self.signature.real)
 
     def bound(
         self, case: Case, inputs: Inputs, truth: Outputs, numerics: Numerics
@@ -444,7 +442,7 @@ class Reference:
                 bounds_ = self._with_idle(case, inputs, numerics, bounds_)
             else:
                 bounds_ = tuple(
-                    _unjudged(bound, required(truth, array.name).isnan())
+                    _unjudged_where_nan(bound, required(truth, array.name))
                     for array, bound in zip(self.signature.outputs, bounds_, strict=True)
                 )
         if not addends_vary(case, EQUAL):
@@ -458,6 +456,8 @@ class Reference:
         # An infinity that the reference leaves out of a sum leaves the analysis without a number.
         bounds_ = tuple(
             _unjudged(bound, bound.deterministic.isnan() & required(truth, array.name).isfinite())
+            if _is_nan_in(bound.deterministic)
+            else bound
             for array, bound in zip(self.signature.outputs, bounds_, strict=True)
         )
         if case.distribution.startswith("minus_inf") and _is_mostly_nan(truth):
@@ -573,6 +573,17 @@ def _with_number(inputs: Inputs, number: float) -> Inputs:
         else value
         for name, value in inputs.items()
     }
+
+
+def _is_nan_in(x: Tensor) -> bool:
+    """Return True if some number is NaN; the largest number is then NaN, and found sooner."""
+    if x.itemsize == 1 or not x.is_floating_point() or not x.numel():
+        return bool(x.isnan().any())
+    return bool(x.amax().isnan())
+
+
+def _unjudged_where_nan(bound: Bound, truth: Tensor) -> Bound:
+    return _unjudged(bound, truth.isnan()) if _is_nan_in(truth) else bound
 
 
 def _unjudged(bound: Bound, where: Tensor) -> Bound:
