@@ -36,7 +36,7 @@ from kernel_workbench.oracles.analysis.replay import (
     spread,
 )
 from kernel_workbench.oracles.analysis.scales import scale_of_rows, scales, select_rows
-from kernel_workbench.oracles.analysis.stochastic import errors, shows_more
+from kernel_workbench.oracles.analysis.stochastic import count_numbers, errors, shows_more
 from kernel_workbench.oracles.analysis.trace import (
     DECIDES,
     ROUNDS,
@@ -57,7 +57,9 @@ from kernel_workbench.oracles.rounding import EPS_EXP, FLUSHED, UNIT_ROUNDOFF, t
 SAYS_NOTHING = 0.3  # of an output's scale: a third of it could be left out
 _BLOCK = 64  # rows that stay in a cache
 _LOOSE = 32  # times what the longest sum may be off by: replays are to look at such errors
-_LOOSE_OF_REPLAYS = 64  # root mean squares: bounds of more replays are some 30 to 60
+# Root mean squares of a few replays: bounds of more replays are some 10 to 80, and take 30 runs.
+_LOOSE_OF_REPLAYS, _WITHIN_REPLAYS = 128, 6
+_QUICK = 2**20  # numbers of a graph; of more, replays have to gain more for their time
 _FEW = 1024  # times fewer elements: the replays of all would take longer than they are worth
 _SEVERAL = 4  # one in so many elements: after a relu half of them are 0
 _ROW = 8  # numbers, of which a root mean square says what is typical
@@ -196,11 +198,17 @@ def bounds(
                 bound = _looser(bound, pair, last, shown[index] * most, sure)
             results_.append(bound)
             last_dtypes.append(last)
+        times = _LOOSE_OF_REPLAYS * max(1.0, count_numbers(graph.graph) / _QUICK)
         loose = [
-            shown is not None and pair.value.is_floating_point() and _is_loose(pair, shown[index])
+            shown is not None
+            and pair.value.is_floating_point()
+            and _is_loose(pair, shown[index] * times)
             for index, pair in enumerate(pairs)
         ]
-        wanted = any(loose) or any(map(_lacks_power, results_))
+        wanted = any(loose) or any(
+            _lacks_power(bound) and (shown is None or not _is_within(pair, shown[index]))
+            for index, (bound, pair) in enumerate(zip(results_, pairs, strict=True))
+        )
         wanted &= with_replays and likely is not None and not decided and shows_more(graph.graph)
         varying = errors(walk, constants, values) if wanted else None
         if varying is None:
@@ -394,12 +402,18 @@ def _replayed(
     )
 
 
-def _is_loose(pair: Pair, shown: Tensor) -> bool:
-    """Tell whether a quarter of the errors is far above those of replays."""
+def _is_loose(pair: Pair, limit: Tensor) -> bool:
+    """Tell whether a quarter of the errors is above a limit."""
     if pair.before.error is None:
         return False
-    above = pair.before.error > shown * _LOOSE_OF_REPLAYS + _UNDERFLOW
+    above = pair.before.error > limit + _UNDERFLOW
     return int(above.count_nonzero()) > above.numel() / _SEVERAL
+
+
+def _is_within(pair: Pair, shown: Tensor) -> bool:
+    """Tell whether every error is close to those of a few replays: more of them say no less."""
+    error = pair.before.error
+    return error is None or bool((error <= shown * _WITHIN_REPLAYS + _UNDERFLOW).all())
 
 
 def _typical(value: Tensor) -> Tensor:

@@ -109,7 +109,10 @@ def _is_exact_and_large(x: Quantity | float) -> bool:
     size = x.size
     return x.once_of_value(
         "far from subnormals",
-        lambda: bool(((size >= _FAR_FROM_SUBNORMALS) | (size == 0)).all()),
+        lambda: (
+            x.least_size >= _FAR_FROM_SUBNORMALS
+            or bool(((size >= _FAR_FROM_SUBNORMALS) | (size == 0)).all())
+        ),
     )
 
 

@@ -191,19 +191,24 @@ def errors(
     root = replace(walk.sure, gamma=_Root(walk.sure.u, 1))
     walk = replace(walk, likely=root)
     without_sums = replace(walk, likely=replace(root, gamma=_Nothing(walk.sure.u, 1)))
-    computed = [node for node in graph.nodes if node.op == "call_function"]
-    numbers = sum(
-        item.numel()
-        for node in computed
-        for item in tree_leaves(node.meta.get("val"))
-        if isinstance(item, Tensor) and item.is_floating_point()
-    )
+    computed = (node for node in graph.nodes if node.op == "call_function")
     coherent = {node: _source(node) for node in computed if _is_coherent(node)}
     sources = len({*coherent.values(), _ALIKE})
-    factor = _Factor.of(numbers, sources, runs)
+    factor = _Factor.of(count_numbers(graph), sources, runs)
     replays = _Replays(walk, factor, without_sums, coherent, runs)
     output = replays.outputs(constants, values)
     return [None if item.runs is None else item.squares() * replays.factor.error for item in output]
+
+
+def count_numbers(graph: Graph) -> int:
+    """Return how many floating-point numbers a graph's operations compute."""
+    return sum(
+        item.numel()
+        for node in graph.nodes
+        if node.op == "call_function"
+        for item in tree_leaves(node.meta.get("val"))
+        if isinstance(item, Tensor) and item.is_floating_point()
+    )
 
 
 def shows_more(graph: Graph) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,33 @@ def test_freed_pages_are_used_again() -> None:
     ended = run_python("-c", _PROGRAM)
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) < 100
+
+
+_NEW = """
+import ctypes
+import resource
+from kernel_workbench.suites.accuracy.pages import keep_freed_pages
+
+keep_freed_pages()
+libc, size = ctypes.CDLL(None), 60 * 2**20
+libc.malloc.restype = ctypes.c_void_p
+place = ctypes.c_void_p(libc.malloc(ctypes.c_size_t(size)))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+ctypes.memset(place, 1, size)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+_SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc alone is asked")
+@pytest.mark.skipif(
+    not _SETTING.exists() or "[never]" in _SETTING.read_text(), reason="there are no huge pages"
+)
+def test_new_pages_are_huge() -> None:
+    """A system without free huge pages gives small ones, so some of them are enough."""
+    ended = run_python("-c", _NEW)
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) < 15_000
 
 
 # A small block above 3 GiB keeps the heap's end where it is.
