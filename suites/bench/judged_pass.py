@@ -77,7 +77,9 @@ _LAUNCH_US = {"cuda": 1.0, "cpu": 25.0}  # of a call and of a flush
 _MOST_EMPTY_S = 2e-3
 _POWER = 0.5  # with more slack than this share, the figure is only the worker's claim
 _TRIES = {"cuda": 4, "cpu": 8}
-_REST = 2.0  # times a pass; without the rest the clock would fall lower than between samples
+# Times a pass, before the next one, which is filled meanwhile; without the rest the clock would
+# fall lower than between samples.
+_REST = 2.0
 
 
 class WrongOutputsError(RuntimeError):
@@ -269,9 +271,10 @@ class JudgedPasses:
         flushes: int,
         claimed_us: float,
     ) -> PassResult:
-        for number in range(calls.count):
+        first = range(min(calls.count, _FEWEST_JUDGED))
+        for number in first:
             values.fill(calls, number)
-        calls.run(range(min(calls.count, _FEWEST_JUDGED)), 0)  # includes a first call's work
+        calls.run(first, 0)  # includes a first call's work
         copy_us = self._copy_us(calls)
         empty_s = min(self._empty_s(calls), _MOST_EMPTY_S)
         figures: list[float] = []
@@ -337,12 +340,15 @@ class JudgedPasses:
             WrongOutputsError: if outputs of a pass are wrong.
         """
         figures: list[float] = []
-        most = _MOST_PASSES[self.run.device.type]
+        most, rested = _MOST_PASSES[self.run.device.type], _now()
         while len(figures) < _FEWEST_PASSES or (len(figures) < most and not _is_precise(figures)):
             order = _secret.sample(range(calls.count), length)
             for number in order:
                 values.fill(calls, number)
+            time.sleep(max(0.0, rested - _now()))
             seconds = calls.run(order, flushes)
+            if self.run.device.type == "cuda":
+                rested = _now() + min(0.5, _REST * seconds)
             drawn = _secret.sample(order, _JUDGED) if values.every_pass or not figures else []
             outputs = {number: calls.read(number) for number in drawn}
             for number in drawn:
@@ -350,8 +356,6 @@ class JudgedPasses:
                 if problem is not None:
                     raise WrongOutputsError(problem)
             figures.append(1e6 * (seconds - empty_s) / length - taken_off_us)
-            if self.run.device.type == "cuda":
-                time.sleep(min(0.5, _REST * seconds))
         return figures
 
     def _copy_us(self, calls: SharedCalls) -> float:
