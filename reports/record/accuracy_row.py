@@ -128,7 +128,11 @@ class AccuracyRow(SchemaLine):
         description="what the row took"
     )
     call_s: float | None = Field(default=None, description="host time of the first call")
-    launches: Whole | None = Field(default=None, description="Triton kernels that a call launched")
+    launches: Whole | None = Field(
+        default=None,
+        description="Triton kernels that a call launched; if it launched none, kernels of any "
+        "language in a CUDA graph of the call, where one was captured",
+    )
     signs: Whole | None = Field(
         default=None,
         description="what second calls' signs, and further values, were drawn from",

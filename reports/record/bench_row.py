@@ -243,6 +243,21 @@ class BenchRow(MergedLine):
             rank=8,
         ),
     ] = Field(default=None, description="of the datasheet's at the clock that it ran at")
+    cupti_us: Annotated[
+        float | None,
+        RowField(
+            merge="median",
+            title="CUPTI us",
+            form=microseconds,
+            note="the device at work, by NVIDIA's tracing library",
+            rank=11,
+            after="launches",
+        ),
+    ] = Field(
+        default=None,
+        description="time of a call in which a kernel, a copy or a fill ran on the device, by "
+        "CUPTI in another process, median of up to 5 calls; gaps between kernels don't count",
+    )
     host_us: Annotated[
         float | None,
         RowField(

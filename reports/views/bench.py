@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from kernel_workbench.reports.document.fields import meanings, number, only, table_of, text
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
 
 _CEILING = column_of(BenchRow, "share_of_ceiling").note
 _MEANS = "ratios are geometric means over a kernel's cases, shares medians"
+# A longer time by CUPTI than by events: of the time by CUPTI, and in microseconds.
+_APART, _APART_US = 0.25, 3.0
 _STEADY = 0.005  # of the mean; at less a row's sampling ends before its time does
 
 
@@ -131,6 +134,7 @@ def _notes(record: Record) -> Iterator[str]:
             "held: host time may be in their samples"
         )
     yield from _unconfirmed(timed)
+    yield from _longer_by_cupti(timed)
     yield from _other_work(timed)
     uncounted = Counter(row.counters_reason for row in timed if row.counters_reason)
     for reason, times_said in uncounted.items():
@@ -154,6 +158,27 @@ def _unconfirmed(timed: Sequence[BenchRow]) -> Iterator[str]:
         yield (
             f"the judge's clock doesn't confirm {count(len(rows), 'row')}: their times are the "
             f"word of the kernel's own process; {shown(shortest.kernel)}: {shortest.unconfirmed}"
+        )
+
+
+def _longer_by_cupti(timed: Sequence[BenchRow]) -> Iterator[str]:
+    """Say which rows kept the device at work for longer than their time by events.
+
+    The reverse is usual: gaps between kernels are in the time by events alone.
+    """
+    longer = [
+        (row.cupti_us - row.median_us, row.cupti_us, row)
+        for row in timed
+        if row.cupti_us is not None
+        and row.median_us is not None
+        and row.cupti_us - row.median_us > max(_APART_US, _APART * row.cupti_us)
+    ]
+    if longer:
+        excess_us, cupti_us, row = max(longer, key=itemgetter(0))
+        yield (
+            f"{count(len(longer), 'row')} in which CUPTI saw the device at work for longer than "
+            f"the events say; {shown(row.kernel)}: {microseconds(cupti_us)} us instead of "
+            f"{microseconds(cupti_us - excess_us)}; events don't see the work of other streams"
         )
 
 

@@ -209,6 +209,7 @@ class Run:
         passed = () if self.strict or verdict.rule is not None else let_pass(first.undefined)
         return row.model_copy(
             update={
+                "launches": trial.launches,
                 "relations": trial.relations,
                 "invariance": trial.invariance,
                 "notes": (*trial.notes, *passed, *self._has_one_way(kernel, declared, first)),

@@ -94,6 +94,7 @@ class Trial:
 
     plain: the call in a user's own process, if it was made beside the first two.
     notes: clauses about the kernel for its row, which don't fail it.
+    captured: kernels of any language in a CUDA graph of the call; None: it wasn't captured.
     """
 
     run: Run
@@ -106,8 +107,15 @@ class Trial:
     relations: tuple[Tried, ...] = ()
     invariance: tuple[Tried, ...] = ()
     notes: tuple[str, ...] = ()
+    captured: int | None = None
     _judged: Callable[[Call, Call], Verdict] = field(init=False)
     _inputs: Inputs = field(default_factory=dict)
+
+    @property
+    def launches(self) -> int | None:
+        """Triton launches of a call; of a call without any, the kernels of its graph if known."""
+        counted = self.first.launches
+        return counted if counted or self.captured is None else self.captured
 
     def verdict(self) -> Verdict:
         """Return the first rule that the kernel breaks, in the order of this module's text."""
@@ -435,6 +443,7 @@ class Trial:
         if call.rule == NOT_CAPTURED:
             self.notes += (f"can't be part of a CUDA graph: {call.reason}",)
             return None
+        self.captured = call.launches
         verdict = self._on(other, call)
         if verdict.rule is None:
             return None

@@ -23,7 +23,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from kernel_workbench.kernels.registry import Kernel
+from kernel_workbench.kernels.registry import Kernel, KernelError
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.reports.record import AccuracyRow, BenchRow, Stop, TimedProcess
@@ -48,6 +48,7 @@ from kernel_workbench.suites.bench.rotation import changes_in
 from kernel_workbench.suites.bench.task import kept_of
 from kernel_workbench.suites.run.descriptions import case_info
 from kernel_workbench.suites.run.suite import DeviceLostError
+from kernel_workbench.suites.sandbox.judge_side.worker_process import WorkersError
 from kernel_workbench.suites.sandbox.judge_side.workers import TaskError, Workers
 from kernel_workbench.suites.sandbox.parcels import Parcel
 from kernel_workbench.suites.sandbox.wire import Message
@@ -56,8 +57,11 @@ INTERPRETED = "interpreted: its time says nothing"
 
 _BUFFERS = 2
 _MOST_BYTES_TWICE = 2**32  # larger cases have one buffer
-# After so many failures the driver can't capture, not the kernels; each failure costs a process.
+# After so many failures the driver can't capture or trace; each failure costs a process.
 _MOST_UNCOUNTED = 4
+_TRACED_CALLS, _MOST_TRACED_US = 5, 50_000.0
+_TRACE_LIMIT_S = 30.0  # a witness isn't worth more
+_MOST_BYTES_BESIDE = 2**28  # a larger case leaves no memory in the process that traces
 
 
 class _WorkerSamples(BaseModel):
@@ -93,6 +97,15 @@ class _WorkerSamples(BaseModel):
         return None
 
 
+class _WorkerTrace(BaseModel):
+    """The worker's message about calls that CUPTI traced."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    busy_us: float = Field(gt=0, allow_inf_nan=False)
+    kernels: int = Field(ge=0)
+
+
 class UnbelievedError(Exception):
     """A rejected figure; the message gives the reason."""
 
@@ -108,6 +121,8 @@ class Bench:
     flush_us     time of a flush of the cache on a GPU, in microseconds; None: unknown
     first_calls  seconds of each pair's first call, if it was made ahead of the run
     uncounted    successive calls whose launches couldn't be counted
+    tracers      workers in which CUPTI traces calls, and nothing is timed; None: no row is traced
+    untraced     successive calls that couldn't be traced
     """
 
     run: Run
@@ -120,6 +135,8 @@ class Bench:
     flush_us: float | None
     first_calls: dict[tuple[str, str, str], float] = field(default_factory=dict)
     uncounted: int = 0
+    tracers: Workers | None = None
+    untraced: int = 0
     neighbours: Neighbours = field(default_factory=Neighbours)
     passes: JudgedPasses = field(init=False)
 
@@ -179,6 +196,7 @@ class Bench:
         except TaskError as error:
             return self._row(kernel, case, "failed", f"while it was timed, {error}", accuracy)
         launches = self._launches(kernel, case, parcel)
+        trace = self._trace(kernel, case, parcel, spread.median)
         row = self._figures(kernel, case, accuracy, timed, spread)
         if row.share_of_ceiling is not None and row.share_of_ceiling > 1:
             if judged.reason is not None:
@@ -192,7 +210,8 @@ class Bench:
         return row.model_copy(
             update=besides
             | {
-                "launches": launches,
+                "launches": launches or (trace.kernels or None if trace else None),
+                "cupti_us": trace.busy_us if trace else None,
                 "judged_us": judged.time_us,
                 "judged_slack_us": judged.slack_us,
                 "judged_sets": judged.sets,
@@ -263,6 +282,27 @@ class Bench:
         self.uncounted = 0
         count = reply.get("launches")
         return count if isinstance(count, int) and count > 0 else None
+
+    def _trace(
+        self, kernel: Kernel, case: Case, parcel: Parcel, median_us: float
+    ) -> _WorkerTrace | None:
+        """Return what CUPTI says of a call; None: it can't trace here."""
+        if self.tracers is None or self.untraced >= _MOST_UNCOUNTED:
+            return None
+        count = max(1, min(_TRACED_CALLS, int(_MOST_TRACED_US / median_us)))
+        settings: Message = {"do": "trace", "cache": self.cache, "count": count}
+        limit_s = min(self.limit_s, _TRACE_LIMIT_S)
+        try:
+            reply, _ = self.tracers.task(kernel, case, [parcel], TASK, settings, limit_s)
+            trace = _WorkerTrace.model_validate(reply)
+        except (TaskError, KernelError, WorkersError, ValidationError, torch.OutOfMemoryError):
+            self.tracers.give_back()
+            self.untraced += 1
+            return None
+        self.untraced = 0
+        if parcel.nbytes > _MOST_BYTES_BESIDE:
+            self.tracers.give_back()
+        return trace
 
     def _figures(
         self,

@@ -61,6 +61,8 @@ class BenchSuite(Suite[BenchRow]):
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         self.counters = _counters(options, device)
         self.workers = self._new_workers()
+        # The run's own workers build; CUPTI, which traces here, would slow their launches down.
+        self.tracers = self._new_workers(builds=False) if device.type == "cuda" else None
 
     def _new_workers(self, *, builds: bool = True) -> Workers:
         return Workers(
@@ -125,6 +127,7 @@ class BenchSuite(Suite[BenchRow]):
             ground.default_clock_mhz,
             options.time_limit,
             ground.flush_us,
+            tracers=self.tracers,
             neighbours=Neighbours.of(self.device),
         )
         return {
@@ -150,6 +153,8 @@ class BenchSuite(Suite[BenchRow]):
 
     def prepare(self, kept: Sequence[Pair]) -> None:
         """Compile ahead, in several processes."""
+        if self.tracers is not None:
+            self.tracers.prepare()
         workers = partial(self._new_workers, builds=False)  # the run's own workers have built all
         self.bench.first_calls |= compile_ahead(kept, self.device, workers)
 
@@ -180,6 +185,8 @@ class BenchSuite(Suite[BenchRow]):
     def close(self) -> None:
         """End the workers, and processes of candidates that might still write to the record."""
         self.workers.close()
+        if self.tracers is not None:
+            self.tracers.close()
         end_children()
 
 

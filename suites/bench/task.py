@@ -1,4 +1,4 @@
-"""The worker's task: time a kernel, call it in passes that the judge times, or count its launches.
+"""The worker's task: time a kernel, call it in passes that the judge times, or trace its launches.
 
 The judge chooses the seed of the inputs' changes, and by `pick` the sample whose outputs it gets:
 the worker learns of the choice with each sample. A candidate in this process can learn it too, and
@@ -7,7 +7,6 @@ all returned numbers are claims. The judge checks them by passes (judged_pass.py
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import hashlib
 import statistics
@@ -21,9 +20,11 @@ from torch import Tensor
 
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.op import Case, Inputs
+from kernel_workbench.suites.bench.cupti import traced_calls
 from kernel_workbench.suites.bench.devices import Device, device_of
 from kernel_workbench.suites.bench.protocol import Rule, Sample, collect
 from kernel_workbench.suites.bench.rotation import Rotation
+from kernel_workbench.suites.sandbox.graph_nodes import kernel_nodes
 from kernel_workbench.suites.sandbox.shared_sets import OpenedSets
 
 Answer = tuple[dict[str, Any], dict[str, Tensor]]
@@ -37,7 +38,6 @@ _WARM_UP = 3
 _HOST_CALLS, _FEW_HOST_CALLS = 10, 3
 _LONG_US = 20_000.0
 _DENOMINATOR = 2**64
-_KERNEL_NODE = 0  # CU_GRAPH_NODE_TYPE_KERNEL
 
 
 def is_kept(pick: str, number: int) -> bool:
@@ -58,10 +58,11 @@ def kept_of(pick: str, count: int) -> int:
 def run_task(
     kernel: Kernel, case: Case, inputs: list[Inputs], device: torch.device, settings: dict[str, Any]
 ) -> Answer:
-    """Do the work named by `settings["do"]`: "time", "launches" or "first call"."""
+    """Do the work named by `settings["do"]`: "time", "launches", "trace" or "first call"."""
     todo: dict[str, Callable[[], Answer]] = {
         "time": lambda: _time(kernel, case, inputs, device, settings),
         "launches": lambda: _launches(kernel, inputs[0]),
+        "trace": lambda: _trace(kernel, inputs[0], device, settings),
         "first call": lambda: _first_call(kernel, inputs[0], device),
     }
     return todo[settings["do"]]()
@@ -244,18 +245,23 @@ def _launches(kernel: Kernel, inputs: Inputs) -> Answer:
             kernel.function(**inputs)
         finally:
             graph.capture_end()
-    return {"launches": _kernel_nodes(graph.raw_cuda_graph())}, {}
+    return {"launches": kernel_nodes(graph.raw_cuda_graph())}, {}
 
 
-def _kernel_nodes(graph: int) -> int:
-    """Return the number of kernel nodes of a graph, by CUDA's driver."""
-    driver, handle, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(graph), ctypes.c_size_t()
-    driver.cuGraphGetNodes(handle, None, ctypes.byref(count))
-    nodes = (ctypes.c_void_p * count.value)()
-    driver.cuGraphGetNodes(handle, nodes, ctypes.byref(count))
-    kernels = 0
-    for node in nodes:
-        kind = ctypes.c_int(-1)
-        driver.cuGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind))
-        kernels += kind.value == _KERNEL_NODE
-    return kernels
+def _trace(
+    kernel: Kernel, inputs: Inputs, device: torch.device, settings: dict[str, Any]
+) -> Answer:
+    """Return the device's time at work in a call, and its number of kernels, by CUPTI."""
+    on, count = device_of(device, settings["cache"]), settings["count"]
+
+    def call() -> object:
+        return kernel.function(**inputs)
+
+    for _ in range(min(_WARM_UP, count)):
+        call()
+    on.wait()
+    try:
+        traced = traced_calls(call, on, count)
+    finally:
+        torch.cuda.empty_cache()  # this process stays beside the one that is timed
+    return {"busy_us": traced.busy_us, "kernels": traced.kernels}, {}

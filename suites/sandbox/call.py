@@ -70,7 +70,7 @@ class Call:
     spent            the process must not call another kernel, because some state can't be restored
     workspace_bytes  peak memory beyond inputs and outputs; None: not measured
     kept_bytes       memory still allocated beside the outputs; None: not measured
-    launches         number of Triton launches; None: not counted
+    launches         number of Triton launches, of a replay all kernels; None: not counted
     operations       number of PyTorch operations; None: not counted
     configurations   the largest number of configurations of one autotuned kernel, or 0
     read_sms         the kernel read the number of SMs, which `How.multiprocessors` had replaced

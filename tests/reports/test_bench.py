@@ -295,6 +295,25 @@ def test_bench_report_says_where_host_time_may_be_in_samples(tmp_path: Path) -> 
     assert "to queue" not in terminal(record_of(tmp_path / "held", [row]))
 
 
+def test_bench_report_says_where_cupti_saw_longer_work(tmp_path: Path) -> None:
+    """The farthest row is named; gaps between kernels make events longer, which is no wonder."""
+    row = bench_row("row_persistent_aligned", norm_case(8, 64), 10.0)
+    short = row.model_copy(update={"kernel": "liger", "cupti_us": 12.9})  # by under 3 us
+    gaps = row.model_copy(update={"kernel": "quack", "cupti_us": 2.0})
+    near = row.model_copy(update={"kernel": "apex", "median_us": 80.0, "cupti_us": 100.0})
+    quiet = record_of(tmp_path / "quiet", [row, short, gaps, near])
+    assert quiet.benches[1].cupti_us == 12.9
+    assert "CUPTI us" in terminal(quiet)
+    assert "CUPTI saw" not in terminal(quiet)
+    without = row.model_copy(update={"cupti_us": None})
+    assert "CUPTI" not in terminal(record_of(tmp_path / "none", [without]))
+    hidden = row.model_copy(update={"kernel": "hides_streams", "cupti_us": 15.0})
+    farthest = hidden.model_copy(update={"kernel": "hides_more", "cupti_us": 40.0})
+    text = " ".join(terminal(record_of(tmp_path / "told", [short, hidden, farthest])).split())
+    assert "2 rows in which CUPTI saw the device at work for longer than the events say" in text
+    assert "hides_more: 40.00 us instead of 10.00" in text
+
+
 def test_bench_report_marks_rows_timed_beside_other_work(tmp_path: Path) -> None:
     """How many and how much, in every form; a record of before this was looked for has none."""
     row = bench_row("row_persistent_aligned", norm_case(8, 64), 10.0)

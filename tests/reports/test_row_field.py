@@ -56,6 +56,7 @@ def test_field_that_merges_the_values_of_no_field_is_refused() -> None:
         ("median_us", (3.0, 1.0, 2.0), 2.0),
         ("median_us", (None, 1.0, 2.0), 1.5),
         ("median_us", (None, None, None), None),
+        ("cupti_us", (3.0, None, 2.0), 2.5),
         ("judged_us", (3.0, 1.0, 2.0), 2.0),
         ("judged_sets", (8, 4, 6), 4),
         ("unconfirmed", (None, "its calls are too short", None), "its calls are too short"),

@@ -37,6 +37,7 @@ from kernel_workbench.suites.sandbox.call import (
     How,
     told_of,
 )
+from kernel_workbench.suites.sandbox.graph_nodes import kernel_nodes
 from kernel_workbench.suites.sandbox.parcels import Unpacked
 from kernel_workbench.suites.sandbox.worker_side import process_state, watch
 from kernel_workbench.suites.sandbox.worker_side.allocations import CallMemory, fresh_memory
@@ -113,7 +114,8 @@ def call_again(
     return call_candidate(kernel, case, given, fill)
 
 
-Captured = tuple[object, Callable[[], None]]  # what the kernel returned, and what computes it again
+# What the kernel returned, a function that computes it again, and the number of its kernels.
+Captured = tuple[object, Callable[[], None], int]
 
 
 def replay_candidate(
@@ -142,7 +144,7 @@ def replay_candidate(
     except BaseException as error:  # noqa: BLE001  (whatever a capture makes of a kernel)
         reason = f"{NOT_CAPTURED}: {told_of(error, kernel)}"
         return Call({}, _now() - started, NOT_CAPTURED, reason, is_fatal(str(error)), spent=True)
-    returned, replay = captured
+    returned, replay, kernels = captured
     given.take_values(other)
     try:
         replay()
@@ -152,11 +154,11 @@ def replay_candidate(
     seconds = _now() - started
     if problem is not None:
         return Call({}, seconds, "wrong outputs", problem)
-    return Call(outputs, seconds, spent=changes.spent)
+    return Call(outputs, seconds, spent=changes.spent, launches=kernels)
 
 
 def _captured(call: Callable[[], object], device: torch.device) -> Captured:
-    graph = torch.cuda.CUDAGraph()
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
     _synchronize(device)
     with torch.cuda.graph(graph):
         returned = call()
@@ -165,7 +167,7 @@ def _captured(call: Callable[[], object], device: torch.device) -> Captured:
         graph.replay()
         _synchronize(device)
 
-    return returned, replay
+    return returned, replay, kernel_nodes(graph.raw_cuda_graph())
 
 
 def _call(

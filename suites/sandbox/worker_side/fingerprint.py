@@ -65,6 +65,7 @@ CHANGING = frozenset(
 _CLASSES = (
     "torch.Tensor",
     "torch.UntypedStorage",
+    "torch.autograd.profiler.profile",
     "torch.cuda.CUDAGraph",
     "torch.cuda.Event",
     "torch.cuda.Stream",

@@ -18,7 +18,7 @@ from kernel_workbench.suites.accuracy.trial import LATER, STALE, Trial
 from kernel_workbench.suites.sandbox.call import NOT_CAPTURED, Call
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from kernel_workbench.suites.sandbox.parcels import Parcel, Unpacked, make_arena
-from kernel_workbench.suites.sandbox.worker_side.candidate import replay_candidate
+from kernel_workbench.suites.sandbox.worker_side.candidate import Captured, replay_candidate
 from tests import ROOT
 
 _CPU = torch.device("cpu")
@@ -82,8 +82,8 @@ def case_of_seed(case: Case, seed: int) -> Case:
     return made
 
 
-def _graph(call: Callable[[], object], _: torch.device) -> tuple[object, Callable[[], None]]:
-    """Stand for a CUDA graph: a replay computes into the tensor that the capture returned."""
+def _graph(call: Callable[[], object], _: torch.device) -> Captured:
+    """Stand for a CUDA graph of 3 kernels: a replay computes into the tensor that it returned."""
     returned = call()
 
     def replay() -> None:
@@ -92,7 +92,7 @@ def _graph(call: Callable[[], object], _: torch.device) -> tuple[object, Callabl
         assert isinstance(again, Tensor)
         returned.copy_(again)
 
-    return returned, replay
+    return returned, replay, 3
 
 
 @pytest.mark.parametrize(("name", "is_right"), [("reads_weight", True), ("keeps_weight", False)])
@@ -106,6 +106,7 @@ def test_replay_is_of_the_values_that_memory_holds_then(
     kernel.function(**given.arguments)
     call = replay_candidate(kernel, case, given, other, _graph)
     assert call.rule is None, call.reason
+    assert call.launches == 3
     later = case_of_seed(case, 5)
     truth = op.oracle(later, op.inputs(later, _CPU))["y"]
     assert truth is not None
@@ -119,9 +120,7 @@ def test_kernel_that_cannot_be_captured_breaks_no_rule_of_a_row(
     case = _case(_PAIRS["keeps_weight"][1])
     kernel = registered["reads_weight"]
 
-    def refuses(
-        _call: Callable[[], object], _device: torch.device
-    ) -> tuple[object, Callable[[], None]]:
+    def refuses(_call: Callable[[], object], _device: torch.device) -> Captured:
         raise RuntimeError("operation not permitted when stream is capturing")
 
     call = replay_candidate(kernel, case, _unpacked(case, 0), _unpacked(case, 5), refuses)
@@ -133,7 +132,8 @@ def test_kernel_that_cannot_be_captured_breaks_no_rule_of_a_row(
 def test_replay_that_repeats_the_earlier_outputs_is_said_to(*, is_stale: bool) -> None:
     """A launch on a stream of its own isn't captured, and a replay does nothing."""
     before = {"y": torch.tensor([1.0, torch.nan])}
-    after = Call(before if is_stale else {"y": torch.tensor([2.0, torch.nan])}, 0.1)
+    later = before if is_stale else {"y": torch.tensor([2.0, torch.nan])}
+    after = Call(later, 0.1, launches=3)
     sets = SimpleNamespace(originals=SimpleNamespace(read=dict), secret=5)
     run = SimpleNamespace(apart=True, device=torch.device("cuda"), call_then=lambda *_: after)
     trial = SimpleNamespace(
@@ -149,3 +149,4 @@ def test_replay_that_repeats_the_earlier_outputs_is_said_to(*, is_stale: bool) -
     finding = Trial._in_a_graph(trial)  # type: ignore[arg-type]
     assert finding is not None
     assert (STALE in finding[1]) == is_stale
+    assert trial.captured == 3

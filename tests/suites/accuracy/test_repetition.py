@@ -11,6 +11,7 @@ import torch
 from kernel_workbench.reports.record import AccuracyRow, latest, read
 from kernel_workbench.reports.views.accuracy import headline
 from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.accuracy.trial import Trial
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from tests import ROOT
 from tests.builders.commands import ACCURACY, run_python
@@ -54,6 +55,15 @@ def test_kernel_that_does_more_at_each_call_is_told_of(workers: Workers) -> None
 def test_kernel_that_keeps_no_more_is_not_told_of(name: str, workers: Workers) -> None:
     """A cache that is full, a workspace that is replaced, and garbage."""
     assert _row(workers, name).notes == ()
+
+
+def test_kernels_of_a_graph_are_the_launches_of_a_call_without_triton(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that wasn't captured has none."""
+    assert _row(workers, "caches_workspaces").launches == 0
+    monkeypatch.setattr(Trial, "_in_a_graph", lambda trial: setattr(trial, "captured", 3))
+    assert _row(workers, "caches_workspaces").launches == 3
 
 
 def test_report_tells_of_a_kernel_that_keeps_memory(tmp_path: Path) -> None:
