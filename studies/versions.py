@@ -3,8 +3,9 @@
 `nox -s versions -- --triton 3.6,3.7.1,3.8,3.9` installs each version beside the environment, into a
 folder that is kept. With each it runs the interpreter's tests, judges kernels on some cases, and
 compiles them for one GPU generation. The first table has the verdicts, the second registers and
-spilled bytes of each compiled function. Only Triton is replaced: torch doesn't need it on a CPU.
-Times need a GPU and aren't taken.
+spilled bytes of each compiled function. On a GPU kernels are judged there, and a third table has
+their times: each version is timed twice, in the order of versions and in the reverse order, so that
+a clock that drifts changes all of them alike. Only Triton is replaced.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -28,7 +31,7 @@ from kernel_workbench.kernels.registry import KernelError, all_kernels, resolved
 from kernel_workbench.oracles import OPS
 from kernel_workbench.profiles.peaks import LIMITS, peaks_of_sm
 from kernel_workbench.reports.arguments import CommandLine, quoted, whole_number
-from kernel_workbench.reports.record import CompileRow, Record, read
+from kernel_workbench.reports.record import BenchRow, CompileRow, Record, read
 from kernel_workbench.suites import ROOT
 from kernel_workbench.suites.compile.cases import GENERATIONS
 
@@ -44,11 +47,12 @@ _CHECKS = (
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """The kernels that are judged and compiled, and for which generation."""
+    """The kernels that are judged and compiled, where, and for which generation."""
 
     kernels: tuple[str, ...]
     files: tuple[Path, ...]
     sm: int
+    device: str = "cpu"
 
     def words(self) -> list[str]:
         """Return the options that choose kernels."""
@@ -85,7 +89,8 @@ def _run(
     environment = {**os.environ, "TRITON_INTERPRET": "1" if interpreted else "0"}
     environment.pop("PYTEST_ADDOPTS", None)
     if where is not None:
-        environment["PYTHONPATH"] = str(where)
+        before = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = os.pathsep.join([str(where), *([before] if before else [])])
     return subprocess.run(
         [sys.executable, *command],
         cwd=ROOT,
@@ -102,7 +107,7 @@ def _record_of(
     """Run a suite of the command; return its record, or the end of what it printed."""
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.glob("*.jsonl"))
-    command = "-m", "kernel_workbench", suite, f"--results={folder}", "--jobs=2", *options
+    command = "-m", "kernel_workbench", suite, f"--results={folder}", *options
     done = _run(where, *command, interpreted=interpreted)
     added = set(folder.glob("*.jsonl")) - before
     if not added:
@@ -135,7 +140,9 @@ def _cases(where: Path | None, folder: Path, choice: _Chosen) -> tuple[str, bool
             step = len(cases) // _CASES_OF_EACH
             wanted += (case.id() for case in cases[step // 2 :: step][:_CASES_OF_EACH])
     chosen = [f"--case={case}" for case in wanted] or ["--quick"]
-    record = _record_of(where, folder, "accuracy", "--device=cpu", *chosen, *choice.words())
+    options = "--jobs=2", f"--device={choice.device}", *chosen, *choice.words()
+    on_cpu = choice.device == "cpu"
+    record = _record_of(where, folder, "accuracy", *options, interpreted=on_cpu)
     if isinstance(record, str):
         return record, False
     rows = [row for row in record.rows if row.status != "refused"]
@@ -147,12 +154,22 @@ def _cases(where: Path | None, folder: Path, choice: _Chosen) -> tuple[str, bool
 
 def _compiled(where: Path | None, folder: Path, choice: _Chosen) -> tuple[CompileRow, ...]:
     """Compile the kernels for one generation; return the rows, none where the suite failed."""
-    options = f"--sm={choice.sm}", *choice.words()
+    options = "--jobs=2", f"--sm={choice.sm}", *choice.words()
     record = _record_of(where, folder, "compile", *options, interpreted=False)
     if isinstance(record, str):
         print(record, file=sys.stderr)
         return ()
     return record.compiled
+
+
+def _timed(where: Path | None, folder: Path, choice: _Chosen) -> tuple[BenchRow, ...]:
+    """Time the kernels on some cases; return the rows, none where the suite failed."""
+    options = "--no-baselines", "--quick", *choice.words()
+    record = _record_of(where, folder, "bench", *options, interpreted=False)
+    if isinstance(record, str):
+        print(record, file=sys.stderr)
+        return ()
+    return record.benches
 
 
 def _checks(where: Path | None, version: str) -> tuple[str, bool]:
@@ -199,6 +216,34 @@ def figures(outcomes: Sequence[_Outcome]) -> Table:
     for key, by_version in cells.items():
         table.add_row(*key, *(by_version.get(outcome.version, "-") for outcome in outcomes))
     return table
+
+
+def times(timed: Mapping[str, Sequence[BenchRow]]) -> Table:
+    """Return the table of median times, a row for each kernel and case.
+
+    Args:
+        timed: rows of bench by version. Of a case that was timed several times, the table has the
+            median, and the smallest and the largest.
+    """
+    table = Table("kernel", "case", *(f"{version}, us" for version in timed))
+    cells: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for version, rows in timed.items():
+        for row in rows:
+            by_version = cells.setdefault((f"{row.op} {row.kernel}", row.case.id), {})
+            if row.median_us is not None:
+                by_version.setdefault(version, []).append(row.median_us)
+    for key, by_version in cells.items():
+        table.add_row(*key, *(_time_of(by_version.get(version, ())) for version in timed))
+    return table
+
+
+def _time_of(medians_us: Sequence[float]) -> str:
+    if not medians_us:
+        return "-"
+    text = f"{statistics.median(medians_us):.4g}"
+    if len(medians_us) == 1:
+        return text
+    return f"{text} ({min(medians_us):.4g} to {max(medians_us):.4g})"
 
 
 def _figures_of(row: CompileRow) -> str:
@@ -253,6 +298,12 @@ def parser() -> CommandLine:
         help="compile for this generation (default: 90)",
     )
     line.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cuda" if torch.cuda.is_available() else "cpu",
+        help="judge, and on cuda also time, the kernels there (default: the GPU if there is one)",
+    )
+    line.add_argument(
         "--cache",
         type=Path,
         default=ROOT / ".nox" / "triton",
@@ -290,17 +341,25 @@ def main() -> int:
     if problem is not None:
         line.error(problem)
     kernels = options.kernel or (() if options.kernels else _KERNELS)
-    choice = _Chosen(tuple(kernels), tuple(options.kernels), options.sm)
-    outcomes = []
+    choice = _Chosen(tuple(kernels), tuple(options.kernels), options.sm, options.device)
+    outcomes, timed = [], dict[str, list[BenchRow]]()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) if options.results is None else options.results
         for version in options.triton:
             print(f"triton {version}", flush=True)
             outcomes.append(_outcome(version, options.cache, folder, choice))
+        in_order = options.triton if choice.device == "cuda" else ()
+        for version in (*in_order, *reversed(in_order)):
+            print(f"triton {version}: times", flush=True)
+            where = _installed(version, options.cache)
+            timed.setdefault(version, []).extend(_timed(where, folder / version, choice))
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(verdicts(outcomes))
     console.print(f"Registers of a thread, and spilled bytes where there are any, sm {choice.sm}")
     console.print(figures(outcomes))
+    if timed:
+        console.print("Median times: of two runs, and the smaller and the larger one")
+        console.print(times(timed))
     return 0 if all(outcome.right for outcome in outcomes) else 1
 
 

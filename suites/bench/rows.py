@@ -61,7 +61,7 @@ _MOST_BYTES_TWICE = 2**32  # larger cases have one buffer
 _MOST_UNCOUNTED = 4
 _TRACED_CALLS, _MOST_TRACED_US = 5, 50_000.0
 _TRACE_LIMIT_S = 30.0  # a witness isn't worth more
-_MOST_BYTES_BESIDE = 2**28  # a larger case leaves no memory in the process that traces
+_MOST_BYTES_BESIDE = 2**31  # a larger case leaves no memory in the process that traces
 
 
 class _WorkerSamples(BaseModel):
@@ -286,8 +286,11 @@ class Bench:
     def _trace(
         self, kernel: Kernel, case: Case, parcel: Parcel, median_us: float
     ) -> _WorkerTrace | None:
-        """Return what CUPTI says of a call; None: it can't trace here."""
-        if self.tracers is None or self.untraced >= _MOST_UNCOUNTED:
+        """Return what CUPTI says of a call; None: it can't trace here, or isn't asked.
+
+        A baseline's compiler, such as Inductor, would take seconds in another process.
+        """
+        if self.tracers is None or self.untraced >= _MOST_UNCOUNTED or kernel.origin == "baseline":
             return None
         count = max(1, min(_TRACED_CALLS, int(_MOST_TRACED_US / median_us)))
         settings: Message = {"do": "trace", "cache": self.cache, "count": count}

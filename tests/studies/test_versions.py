@@ -122,3 +122,32 @@ def test_mistake_is_answered_before_anything_is_installed(
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(sentence)
+
+
+def test_times_of_versions_stand_side_by_side() -> None:
+    """Two runs of a version are one cell; a version that has no time of a case has a dash."""
+
+    def row(case: str, median_us: float | None) -> SimpleNamespace:
+        return SimpleNamespace(
+            op="softmax", kernel="mine", case=SimpleNamespace(id=case), median_us=median_us
+        )
+
+    timed = {
+        "3.6.0": [row("n64", 20.0), row("n128", 41.0), row("n64", 22.0)],
+        "3.9.0": [row("n64", 19.0), row("n128", None)],
+    }
+    table = versions.times(timed)  # type: ignore[arg-type]
+    cells = [list(column.cells) for column in table.columns]
+    assert [column.header for column in table.columns][2:] == ["3.6.0, us", "3.9.0, us"]
+    assert cells[1] == ["n64", "n128"]
+    assert cells[2] == ["21 (20 to 22)", "41"]
+    assert cells[3] == ["19", "-"]
+
+
+def test_other_version_stands_before_what_python_already_searches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment that PYTHONPATH makes stays whole."""
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    done = versions._run(tmp_path, "-c", "import os; print(os.environ['PYTHONPATH'])")
+    assert done.stdout.strip() == f"{tmp_path}:/somewhere"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -193,9 +194,12 @@ def _tracer(workers: _Workers | None) -> Callable[..., tuple[float, int] | None]
     tracers: Any = workers
     bench = Bench(nothing, nothing, _ROOFS, "cold", 0.1, None, 60.0, None, tracers=tracers)
 
-    def traced(median_us: float = 20.0, nbytes: int = 2**20) -> tuple[float, int] | None:
+    def traced(
+        median_us: float = 20.0, nbytes: int = 2**20, origin: str = "user"
+    ) -> tuple[float, int] | None:
         parcel: Any = SimpleNamespace(nbytes=nbytes)
-        trace = bench._trace(nothing, nothing, parcel, median_us)
+        kernel: Any = SimpleNamespace(origin=origin)
+        trace = bench._trace(kernel, nothing, parcel, median_us)
         return None if trace is None else (trace.busy_us, trace.kernels)
 
     return traced
@@ -211,8 +215,9 @@ def test_judge_takes_the_trace_of_a_worker() -> None:
     settings = {"do": "trace", "cache": "cold"}
     assert workers.settings == [settings | {"count": count} for count in (5, 2, 1)]
     assert workers.freed == 0
-    traced(nbytes=2**29)
+    traced(nbytes=2**32)
     assert workers.freed == 1
+    assert traced(origin="baseline") is None
 
 
 def test_no_row_is_traced_without_workers_for_it() -> None:
@@ -265,6 +270,7 @@ def test_row_has_the_trace_beside_its_own_times(
         for kernel in all_kernels()
         if (kernel.op.name, kernel.name) == (case.op, "torch_eager")
     )
+    kernel = replace(kernel, origin="ours")  # a baseline isn't traced
     run = Run(_CPU, 90, workers=workers, two_calls_alone=True)
     bench = Bench(run, workers, _NO_ROOFS, "warm", 0.1, None, 60.0, None, tracers=tracers)
     try:
