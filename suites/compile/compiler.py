@@ -65,13 +65,17 @@ class Measured:
 def tool_paths(sm: int) -> dict[str, str]:
     """Return the paths of Triton's tools that exist: ptxas for `sm`, cuobjdump and nvdisasm."""
     from triton import knobs  # noqa: PLC0415  (the process decides first how it is imported)
+    from triton.backends.nvidia.compiler import get_ptxas  # noqa: PLC0415  (as above)
 
-    tools = {"cuobjdump": "cuobjdump", "nvdisasm": "nvdisasm"}
-    tools["ptxas"] = "ptxas_blackwell" if sm >= 100 else "ptxas"
+    tools: dict[str, Callable[[], Any]] = {
+        "cuobjdump": lambda: knobs.nvidia.cuobjdump,
+        "nvdisasm": lambda: knobs.nvidia.nvdisasm,
+        "ptxas": lambda: get_ptxas(sm),  # from sm 100 on another one; in Triton 3.9 from sm 90 on
+    }
     paths = {}
-    for name, knob in tools.items():
+    for name, tool in tools.items():
         with contextlib.suppress(Exception):  # a version without it, or with nothing at its path
-            paths[name] = str(getattr(knobs.nvidia, knob).path)
+            paths[name] = str(tool().path)
     return paths
 
 
@@ -83,8 +87,7 @@ def tool_versions(sm: int) -> dict[str, str]:
     path = tool_paths(sm).get("ptxas")
     if path is not None:
         release = _RELEASE.search(_output([path, "--version"]))
-        name = "ptxas-blackwell" if sm >= 100 else "ptxas"
-        versions[name] = release[1] if release else "unknown"
+        versions[Path(path).name] = release[1] if release else "unknown"
     return versions
 
 

@@ -1,11 +1,14 @@
-"""What is read of machine code: widths, matrix work, loops, and the code in a cubin."""
+"""What is read of machine code: widths, matrix work, loops, the code in a cubin; its assembler."""
 
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import pytest
+from triton.backends.nvidia.compiler import get_ptxas
 
+from kernel_workbench.suites.compile.compiler import tool_paths, tool_versions
 from kernel_workbench.suites.compile.sass import code_sections, matrix_flops, mix_of, parsed
 
 # As nvdisasm prints raw code for sm 90, with branches to addresses.
@@ -123,3 +126,11 @@ def test_what_is_no_cubin_is_refused() -> None:
         code_sections(b"PTX version 8.7")
     with pytest.raises(ValueError, match=r"no \.text section"):
         code_sections(_elf({".nv.info": b"no code"}))
+
+
+@pytest.mark.parametrize("sm", [80, 90, 100])
+def test_assembler_is_the_one_that_triton_takes(sm: int) -> None:
+    """Which one serves a generation differs between Triton's versions."""
+    path = get_ptxas(sm).path
+    assert tool_paths(sm)["ptxas"] == str(path)
+    assert Path(path).name in tool_versions(sm)
