@@ -131,14 +131,21 @@ def _tests(where: Path | None) -> tuple[str, bool]:
     return re.sub(r" in [\d.]+s.*", "", lines[-1] if lines else "no output"), not done.returncode
 
 
+def _cases_of(kernels: Sequence[str]) -> list[str]:
+    """Return some cases of `ci`, evenly spaced, for each op of these kernels."""
+    ops = sorted({kernel.op.name for kernel in all_kernels() if kernel.name in kernels})
+    wanted: list[str] = []
+    for name in ops:
+        cases = [case for case in OPS[name].cases() if case.tier == "ci"]
+        step = max(1, len(cases) // _CASES_OF_EACH)
+        wanted += (case.id() for case in cases[step // 2 :: step][:_CASES_OF_EACH])
+    return wanted
+
+
 def _cases(where: Path | None, folder: Path, choice: _Chosen) -> tuple[str, bool]:
     """Judge the kernels on some cases; return the passed rows as text, and True if none failed."""
-    wanted: list[str] = []
-    if not choice.files:  # a user's kernels have an op that only the suite knows
-        for name in ("layer_norm_backward", "attention_forward"):
-            cases = [case for case in OPS[name].cases() if case.tier == "ci"]
-            step = len(cases) // _CASES_OF_EACH
-            wanted += (case.id() for case in cases[step // 2 :: step][:_CASES_OF_EACH])
+    # A user's kernels have an op that only the suite knows.
+    wanted = [] if choice.files else _cases_of(choice.kernels)
     chosen = [f"--case={case}" for case in wanted] or ["--quick"]
     options = "--jobs=2", f"--device={choice.device}", *chosen, *choice.words()
     on_cpu = choice.device == "cpu"

@@ -151,3 +151,17 @@ def test_other_version_stands_before_what_python_already_searches(
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     done = versions._run(tmp_path, "-c", "import os; print(os.environ['PYTHONPATH'])")
     assert done.stdout.strip() == f"{tmp_path}:/somewhere"
+
+
+@pytest.mark.parametrize(
+    ("kernels", "ops"),
+    [
+        (["row_persistent"], {"layer_norm_backward"}),
+        (["flash", "row_sharing"], {"attention_forward", "layer_norm_backward"}),
+    ],
+)
+def test_cases_are_those_of_the_chosen_kernels(kernels: list[str], ops: set[str]) -> None:
+    """The suite refuses a case of another op."""
+    cases = versions._cases_of(kernels)
+    assert len(cases) == versions._CASES_OF_EACH * len(ops)
+    assert {case.partition("-")[0] for case in cases} == ops
