@@ -367,7 +367,7 @@ def versions(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["environment"], default=False)
 def sanitize(session: nox.Session) -> None:
-    """Run a few cases under NVIDIA's compute-sanitizer: `-- --kernel NAME -k WORDS`."""
+    """Run a few cases under compute-sanitizer and Triton's consan: `-- --kernel NAME -k WORDS`."""
     _run_command(session, "accuracy")
 
 

@@ -96,7 +96,7 @@ _SUITES = {
     ),
     "sanitize": _Suite(
         "kernel_workbench.suites.accuracy.sanitizer",
-        "Run a few cases under NVIDIA's compute-sanitizer.",
+        "Run a few cases under NVIDIA's compute-sanitizer and Triton's consan.",
         needs=_CALLING,
     ),
 }

@@ -6,6 +6,7 @@ trial.py lists the checks of a pair in their order.
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -43,6 +44,8 @@ from kernel_workbench.suites.sandbox.originals import Originals
 from kernel_workbench.suites.sandbox.parcels import Parcel
 from kernel_workbench.suites.sandbox.worker_side.in_process import InProcess
 
+# Triton's variable for a mode that adds checks to kernels, and to a launch memory for their state.
+INSTRUMENTATION = "TRITON_INSTRUMENTATION_MODE"
 # Truth and bounds in float64 come to about ten times a case's own bytes.
 _MOST_BYTES_ON_CPU = 2**30
 # What an interpreter computes in about a minute.
@@ -191,7 +194,8 @@ class Run:
             return self.refused(kernel, case, str(first.reason or second.reason))
         if first.fatal or second.fatal:
             lost = Verdict("raised", first.reason or second.reason, ())
-            row = self._row(kernel, case, declared, lost, started, (first,))
+            calls = (first,) if first.fatal else (first, second)
+            row = self._row(kernel, case, declared, lost, started, calls)
             if not self._answers():
                 raise DeviceLostError(row)
             return row  # another worker comes: the context that is dead was the kernel's own
@@ -267,9 +271,11 @@ class Run:
         """Return the kernel's declaration for the case.
 
         A declared workspace belongs to the configuration that the kernel chooses itself, so it is
-        dropped if the run names another one.
+        dropped if the run names another one, and where Triton allocates memory of its own.
         """
         declared = self.runner.declared(kernel, case)
+        if os.environ.get(INSTRUMENTATION):
+            declared = replace(declared, workspace_bytes=None)
         if kernel.configuration is None:
             return declared
         return replace(declared, variant=kernel.configuration, workspace_bytes=None)

@@ -1,4 +1,4 @@
-"""Run the suite under NVIDIA's compute-sanitizer, if it is installed.
+"""Run the suite under NVIDIA's compute-sanitizer and Triton's consan, where they are installed.
 
     python -m kernel_workbench.suites.accuracy.sanitizer --kernel flash -k "s_q129 and float16"
 
@@ -9,6 +9,10 @@ allocates each tensor on its own meanwhile, so that the end of one isn't the sta
 
 Findings in a library's own kernels are counted apart and fail nothing: racecheck doesn't follow
 cuBLAS's barriers (every product of halves on an H200, sm 90, has thousands of hazards).
+
+consan (asynchronous copies and barriers) is a mode of Triton's compiler since 3.9. A finding is an
+assertion on the device, which ends the CUDA context of its process: kernels run in workers then,
+and a row has the lines that its worker printed.
 """
 
 from __future__ import annotations
@@ -17,15 +21,20 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import pytest
 from rich.table import Table
 
 from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.output import outlast_readers, report_console
+from kernel_workbench.reports.phrases import count
+from kernel_workbench.reports.record import AccuracyRow, RecordError, read
 from kernel_workbench.suites.run.cuda_programs import cuda_program
 from kernel_workbench.suites.run.exit_status import of_pytest
 from kernel_workbench.suites.run.options import FOLDERS, check
@@ -50,6 +59,17 @@ _LIBRARIES = (
     "at::native",
     "cub::",
     "thrust::",
+)
+_ABSENT = "compute-sanitizer isn't installed here"
+_CONSAN_SINCE = (3, 9)  # of Triton, which ignores names of modes that it doesn't know
+_ASSERTION = re.compile(r"(\S+:\d+): [^:]*: block: \[[^]]*\], thread: \[[^]]*\] Assertion `([^`]*)")
+# Beginnings of consan's texts; an assertion with another text is the kernel's own.
+_CONSAN_TEXTS = (
+    "Accessing buffer ",
+    "Barrier ",
+    "Buffer being accessed ",
+    "Deadlock detected",
+    "Shared memory reused ",
 )
 
 
@@ -125,10 +145,90 @@ def _without(printed: str, libraries: Counter[str]) -> str:
     )
 
 
+def without_consan() -> str | None:
+    """Return why consan can't run with the installed Triton; None if it can."""
+    needs = f"consan needs Triton {'.'.join(map(str, _CONSAN_SINCE))}"
+    try:
+        installed = version("triton")
+    except PackageNotFoundError:
+        return f"{needs}, and no Triton is installed here"
+    numbers = tuple(int(number) for number in re.findall(r"\d+", installed)[:2])
+    return None if numbers >= _CONSAN_SINCE else f"{needs}; {installed} is installed here"
+
+
+def run_consan(options: Sequence[str], device: str = "cuda") -> ToolResult:
+    """Run the suite with kernels that Triton compiles under consan, in workers.
+
+    Args:
+        options: the options of `sanitize`.
+        device: the device of the kernels; on a CPU Triton compiles nothing.
+
+    Returns:
+        The result, with status 1 for a finding in a kernel that gates, else the suite's status.
+    """
+    # Both import torch, which --help needn't wait for.
+    from kernel_workbench.suites.accuracy.run import INSTRUMENTATION  # noqa: PLC0415
+    from kernel_workbench.suites.run.shards import RECORD_NOTE  # noqa: PLC0415
+
+    suite = [sys.executable, "-m", "pytest", str(FOLDERS["accuracy"]), f"--device={device}"]
+    with tempfile.TemporaryDirectory(prefix="workbench-consan-") as folder:
+        cache, note = Path(folder) / "cache", Path(folder) / "record"
+        variables = {
+            INSTRUMENTATION: "consan",
+            "TRITON_CACHE_DIR": str(cache),
+            RECORD_NOTE: str(note),
+        }
+        sys.stdout.flush()
+        ran = subprocess.run(
+            [*suite, *(option for option in options if option != "-s")],  # for --in-process alone
+            env=os.environ | variables,
+            check=False,
+        )
+        compiled = any(cache.rglob("*.cubin"))
+        try:
+            rows = read(Path(note.read_text())).rows if note.exists() else ()
+        except RecordError as error:
+            return ToolResult(ran.returncode, str(error))
+    return judged_rows(ran.returncode, rows, compiled=compiled)
+
+
+def judged_rows(status: int, rows: Iterable[AccuracyRow], *, compiled: bool) -> ToolResult:
+    """Find consan's assertions in what workers printed, grouped by line and text.
+
+    Args:
+        status: the suite's exit status.
+        rows: the suite's rows.
+        compiled: Triton compiled a kernel.
+    """
+    tried = [row for row in rows if row.status != "refused"]
+    findings: dict[tuple[str, str], list[AccuracyRow]] = {}
+    for row in tried:
+        printed = "\n".join((*row.printed, row.reason or ""))
+        for place, text in dict.fromkeys(_ASSERTION.findall(printed)):
+            if text.startswith(_CONSAN_TEXTS):
+                findings.setdefault((place, text), []).append(row)
+    if any(row.gates for group in findings.values() for row in group):
+        status = ExitStatus.WRONG
+    if findings:
+        return ToolResult(
+            int(status), "; ".join(_finding(at, group) for at, group in findings.items())
+        )
+    if not compiled:
+        return ToolResult(status, "Triton compiled no kernel: nothing was watched")
+    return ToolResult(status, f"no finding in {count(len(tried), 'row')}")
+
+
+def _finding(at: tuple[str, str], rows: Sequence[AccuracyRow]) -> str:
+    """Return a sentence about a finding, with the first of its rows."""
+    place, text = at
+    more = f" and {count(len(rows) - 1, 'more row')}" if len(rows) > 1 else ""
+    return f"{place}: {text.rstrip('.')}: {rows[0].kernel} on {rows[0].case.id}{more}"
+
+
 def main(options: Sequence[str]) -> int:
     """Run every tool, print a table of their results, and return the exit status.
 
-    The status is 1 for a finding, 2 for bad options and 3 without compute-sanitizer.
+    The status is 1 for a finding, 2 for bad options and 4 if no tool is there.
     """
     try:
         check("sanitize", options)
@@ -136,20 +236,30 @@ def main(options: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return ExitStatus.USAGE
     program = cuda_program("compute-sanitizer")
-    if program is None:
+    no_consan = without_consan()
+    if program is None and no_consan is not None:
         print(
-            "compute-sanitizer isn't installed here: it comes with NVIDIA's CUDA toolkit; put its "
-            "folder on PATH, or set CUDA_HOME",
+            f"{_ABSENT}: it comes with NVIDIA's CUDA toolkit; put its folder on PATH, or set "
+            f"CUDA_HOME; {no_consan}",
             file=sys.stderr,
         )
         return ExitStatus.INCOMPLETE
     table = Table("tool", "exit status", "what it says", box=None)
     worst = ExitStatus.RIGHT
     for tool in TOOLS:
+        if program is None:
+            table.add_row(tool, "-", _ABSENT)
+            continue
         result = run(program, tool, options)
         finding = result.status == _FINDING_STATUS
         worst = max(worst, ExitStatus.WRONG if finding else of_pytest(result.status))
         table.add_row(tool, str(result.status), result.text)
+    if no_consan is None:
+        result = run_consan(options)
+        worst = max(worst, of_pytest(result.status))
+        table.add_row("consan", str(result.status), result.text)
+    else:
+        table.add_row("consan", "-", no_consan)
     report_console().print(table)
     return worst
 

@@ -256,7 +256,7 @@ class ProgramOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SanitizeOptions(CaseOptions):
-    """Options of `sanitize`, a run of accuracy under compute-sanitizer."""
+    """Options of `sanitize`, a run of accuracy under compute-sanitizer and consan."""
 
     tier: str = option(
         "--tier ci|full", "the cases of ci (default), or all cases (full)", default="ci"

@@ -1,15 +1,27 @@
-"""The suite under compute-sanitizer: each tool once, its summary kept; one sentence without it."""
+"""The suite under compute-sanitizer and consan: each tool once, and a row of the table for each."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from kernel_workbench.oracles import SOFTMAX_FORWARD
+from kernel_workbench.oracles.op import Case
 from kernel_workbench.reports.exit_status import ExitStatus
-from kernel_workbench.suites.accuracy.sanitizer import judged
+from kernel_workbench.suites.accuracy import sanitizer
+from kernel_workbench.suites.accuracy.sanitizer import (
+    ToolResult,
+    judged,
+    run_consan,
+    without_consan,
+)
+from tests import ROOT
+from tests.builders.by_hand import kernel_of, run_on
 from tests.builders.commands import run_python
 
 # Stands in the program's place: it runs nothing, and finds something by one of its tools.
@@ -114,3 +126,142 @@ def test_machine_without_it_says_where_it_comes_from(tmp_path: Path) -> None:
     assert ran.returncode == ExitStatus.INCOMPLETE
     assert "isn't installed here" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def test_machine_with_consan_alone_runs_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rows of the other tools say that they are absent, and consan's status counts."""
+    monkeypatch.setattr(sanitizer, "cuda_program", lambda _: None)
+    monkeypatch.setattr(sanitizer, "version", lambda _: "3.9.0")
+    monkeypatch.setattr(sanitizer, "run_consan", lambda _: ToolResult(1, "1 finding"))
+    assert sanitizer.main(["--kernel", "flash"]) == ExitStatus.WRONG
+    printed = capsys.readouterr().out
+    assert printed.count("isn't installed here") == 3
+    assert "1 finding" in printed
+
+
+@pytest.mark.parametrize("installed", ["3.6.0", "3.8.0", "3.9.0", "3.10.0+git1", "4.0.0"])
+def test_consan_is_asked_by_the_version_of_triton(
+    installed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older Triton ignores the name of the mode, and every kernel would pass."""
+    monkeypatch.setattr(sanitizer, "version", lambda _: installed)
+    problem = without_consan()
+    assert (problem is None) == (installed not in {"3.6.0", "3.8.0"})
+    assert problem is None or f"consan needs Triton 3.9; {installed}" in problem
+
+
+_CP_ASYNC = "async_copy_global_to_shared"
+_CASE = Case(
+    op=SOFTMAX_FORWARD.name,
+    sizes=(("m", 2), ("n", 8)),
+    dtype=torch.float32,
+    weight_dtype=torch.float32,
+)
+# Stand in for kernels on a GPU: they print the device's assertion, and raise CUDA's error or end.
+_ASSERTS = """
+import os, sys
+import torch
+from kernel_workbench import SOFTMAX_FORWARD, Domain, kernel
+
+SERVED = Domain(dtypes=(torch.float32,), strides="contiguous")
+LINE = "/a/b.py:{}: unknown: block: [2,0,0], thread: [0,0,0] Assertion `{}` failed."
+PENDING = "Accessing buffer with pending access. Pending access type: async_copy_global_to_shared"
+DEAD = "CUDA error: device-side assert triggered"
+calls = 0
+
+def assertion(line, text):
+    os.write(2, (LINE.format(line, text) + chr(10)).encode())
+
+@kernel(SOFTMAX_FORWARD, SERVED)
+def asserts(x):
+    assertion(63, PENDING)
+    raise RuntimeError(DEAD)
+
+@kernel(SOFTMAX_FORWARD, SERVED)
+def asserts_later(x):
+    global calls
+    calls += 1
+    if calls == 1:
+        print("hello")
+        raised = (x - x.amax(-1, keepdim=True)).exp()
+        return raised / raised.sum(-1, keepdim=True)
+    assertion(63, PENDING)
+    raise RuntimeError(DEAD)
+
+@kernel(SOFTMAX_FORWARD, SERVED)
+def ends(x):
+    assertion(80, "Buffer being accessed has outstanding writes.")
+    os.abort()
+
+@kernel(SOFTMAX_FORWARD, SERVED)
+def asserts_its_own(x):
+    assertion(90, "n must be even")
+    raise RuntimeError(DEAD)
+"""
+
+
+def _consan(tmp_path: Path, *names: str) -> ToolResult:
+    file, cases = tmp_path / "asserts.py", tmp_path / "cases"
+    file.write_text(_ASSERTS)
+    cases.write_text('{"op": "softmax_forward", "sizes": {"m": 2, "n": 8}, "dtype": "float32"}\n')
+    options = [f"--kernels={file}", f"--cases={cases}", f"--results={tmp_path}", "-s"]
+    return run_consan([*options, *(f"--kernel={name}" for name in names)], device="cpu")
+
+
+def test_assertions_of_consan_are_grouped_by_line_and_text(tmp_path: Path) -> None:
+    """Of a worker that raised, at its first call or the second, and of a worker that died."""
+    result = _consan(tmp_path, "asserts", "asserts_later", "ends")
+    assert result.status == ExitStatus.WRONG
+    case = _CASE.id()
+    pending = (
+        "/a/b.py:63: Accessing buffer with pending access. Pending access type: "
+        f"{_CP_ASYNC}: asserts on {case} and 1 more row"
+    )
+    writes = f"/a/b.py:80: Buffer being accessed has outstanding writes: ends on {case}"
+    assert result.text == f"{pending}; {writes}"
+
+
+def test_assertion_of_a_kernels_own_is_no_finding_of_consan(tmp_path: Path) -> None:
+    """The row fails, which is the status."""
+    result = _consan(tmp_path, "asserts_its_own")
+    assert result.status == ExitStatus.WRONG
+    assert "n must be even" not in result.text
+
+
+def test_workspace_is_not_judged_where_triton_takes_memory_for_its_mode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """consan takes 48 bytes for each program of a kernel with one copy."""
+
+    def takes_more(x: torch.Tensor) -> torch.Tensor:
+        _kept = torch.empty(64, dtype=torch.int8)
+        raised = (x - x.amax(-1, keepdim=True)).exp()
+        return raised / raised.sum(-1, keepdim=True)
+
+    kernel = replace(kernel_of(takes_more, op=SOFTMAX_FORWARD), workspace=lambda _: 0)
+    run = run_on(torch.device("cpu"))
+    assert run.try_pair(kernel, _CASE).rule == "workspace"
+    monkeypatch.setenv("TRITON_INSTRUMENTATION_MODE", "consan")
+    assert run.try_pair(kernel, _CASE).status == "passed"
+
+
+@pytest.mark.parametrize("name", ["waits", "reads_early"])
+def test_copy_that_is_read_early_is_found_on_a_gpu(
+    name: str, device: torch.device, tmp_path: Path
+) -> None:
+    """Its values may be right without consan."""
+    if device.type != "cuda" or without_consan() is not None:
+        pytest.skip("consan needs a GPU and Triton 3.9")
+    file = ROOT / "tests" / "candidates" / "planted" / "async_copies.py"
+    case = "doubled_rows-m4-n1024-float32-contiguous"
+    result = run_consan(
+        [f"--kernels={file}", f"--kernel={name}", f"--case={case}", f"--results={tmp_path}"]
+    )
+    if name == "waits":
+        assert result == ToolResult(ExitStatus.RIGHT, "no finding in 1 row")
+    else:
+        assert result.status == ExitStatus.WRONG
+        assert "async_copies.py:" in result.text
+        assert f"Pending access type: {_CP_ASYNC}: {name} on {case}" in result.text
