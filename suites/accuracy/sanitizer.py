@@ -62,7 +62,9 @@ _LIBRARIES = (
 )
 _ABSENT = "compute-sanitizer isn't installed here"
 _CONSAN_SINCE = (3, 9)  # of Triton, which ignores names of modes that it doesn't know
-_ASSERTION = re.compile(r"(\S+:\d+): [^:]*: block: \[[^]]*\], thread: \[[^]]*\] Assertion `([^`]*)")
+_ASSERTION = re.compile(
+    r"(\S+:\d+): [^:]*: block: \[[^]]*\], thread: \[[^]]*\] Assertion `([^`\n]*)"
+)
 # Beginnings of consan's texts; an assertion with another text is the kernel's own.
 _CONSAN_TEXTS = (
     "Accessing buffer ",
@@ -204,9 +206,11 @@ def judged_rows(status: int, rows: Iterable[AccuracyRow], *, compiled: bool) -> 
     findings: dict[tuple[str, str], list[AccuracyRow]] = {}
     for row in tried:
         printed = "\n".join((*row.printed, row.reason or ""))
-        for place, text in dict.fromkeys(_ASSERTION.findall(printed)):
+        for place, text in _ASSERTION.findall(printed):
             if text.startswith(_CONSAN_TEXTS):
-                findings.setdefault((place, text), []).append(row)
+                group = findings.setdefault(_known(findings, place, text), [])
+                if not group or group[-1] is not row:
+                    group.append(row)
     if any(row.gates for group in findings.values() for row in group):
         status = ExitStatus.WRONG
     if findings:
@@ -216,6 +220,17 @@ def judged_rows(status: int, rows: Iterable[AccuracyRow], *, compiled: bool) -> 
     if not compiled:
         return ToolResult(status, "Triton compiled no kernel: nothing was watched")
     return ToolResult(status, f"no finding in {count(len(tried), 'row')}")
+
+
+def _known(findings: Iterable[tuple[str, str]], place: str, text: str) -> tuple[str, str]:
+    """Return the finding that this text belongs to; of a long line only the beginning is kept."""
+    text = text.removesuffix("...")
+    same = (
+        (at, known)
+        for at, known in findings
+        if at == place and (known.startswith(text) or text.startswith(known))
+    )
+    return next(same, (place, text))
 
 
 def _finding(at: tuple[str, str], rows: Sequence[AccuracyRow]) -> str:

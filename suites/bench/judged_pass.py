@@ -340,15 +340,17 @@ class JudgedPasses:
             WrongOutputsError: if outputs of a pass are wrong.
         """
         figures: list[float] = []
-        most, rested = _MOST_PASSES[self.run.device.type], _now()
+        most, rest_s, filling_s = _MOST_PASSES[self.run.device.type], 0.0, 0.0
         while len(figures) < _FEWEST_PASSES or (len(figures) < most and not _is_precise(figures)):
             order = _secret.sample(range(calls.count), length)
+            time.sleep(max(0.0, rest_s - filling_s))  # a device that slept last would be slower
+            started = _now()
             for number in order:
                 values.fill(calls, number)
-            time.sleep(max(0.0, rested - _now()))
+            filling_s = _now() - started
             seconds = calls.run(order, flushes)
             if self.run.device.type == "cuda":
-                rested = _now() + min(0.5, _REST * seconds)
+                rest_s = min(0.5, _REST * seconds)
             drawn = _secret.sample(order, _JUDGED) if values.every_pass or not figures else []
             outputs = {number: calls.read(number) for number in drawn}
             for number in drawn:

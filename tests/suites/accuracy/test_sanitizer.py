@@ -21,6 +21,7 @@ from kernel_workbench.suites.accuracy.sanitizer import (
     without_consan,
 )
 from tests import ROOT
+from tests.builders.accuracy_records import example_row
 from tests.builders.by_hand import kernel_of, run_on
 from tests.builders.commands import run_python
 
@@ -221,6 +222,21 @@ def test_assertions_of_consan_are_grouped_by_line_and_text(tmp_path: Path) -> No
     )
     writes = f"/a/b.py:80: Buffer being accessed has outstanding writes: ends on {case}"
     assert result.text == f"{pending}; {writes}"
+
+
+def test_cut_line_of_an_assertion_is_the_same_finding() -> None:
+    """A row keeps the beginnings of long lines, and a reason has the text again."""
+    line = "/a/b.py:63: unknown: block: [2,0,0], thread: [0,0,0] Assertion `{}"
+    text = "Accessing buffer with pending access. Pending access type: async_copy_global_to_shared"
+    cut = text[:40] + "..."
+    row = example_row(rule="raised").model_copy(
+        update={"printed": (line.format(text) + "` failed.",), "reason": line.format(cut) + "\nit"}
+    )
+    other = row.model_copy(update={"printed": (line.format(cut),), "reason": None})
+    for rows in ((row, other), (other, row)):
+        result = sanitizer.judged_rows(1, rows, compiled=True)
+        assert result.summary.count("b.py:63") == 1
+        assert result.summary.endswith("and 1 more row")
 
 
 def test_assertion_of_a_kernels_own_is_no_finding_of_consan(tmp_path: Path) -> None:
