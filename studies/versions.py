@@ -229,7 +229,7 @@ def times(timed: Mapping[str, Sequence[BenchRow]]) -> Table:
     """Return the table of median times, a row for each kernel and case.
 
     Args:
-        timed: rows of bench by version. Of a case that was timed several times, the table has the
+        timed: rows of bench by version. If a case was timed several times, the table has the
             median, and the smallest and the largest.
     """
     table = Table("kernel", "case", *(f"{version}, us" for version in timed))

@@ -208,7 +208,7 @@ def judged_rows(status: int, rows: Iterable[AccuracyRow], *, compiled: bool) -> 
         printed = "\n".join((*row.printed, row.reason or ""))
         for place, text in _ASSERTION.findall(printed):
             if text.startswith(_CONSAN_TEXTS):
-                group = findings.setdefault(_known(findings, place, text), [])
+                group = findings.setdefault(_same_finding(findings, place, text), [])
                 if not group or group[-1] is not row:
                     group.append(row)
     if any(row.gates for group in findings.values() for row in group):
@@ -222,13 +222,13 @@ def judged_rows(status: int, rows: Iterable[AccuracyRow], *, compiled: bool) -> 
     return ToolResult(status, f"no finding in {count(len(tried), 'row')}")
 
 
-def _known(findings: Iterable[tuple[str, str]], place: str, text: str) -> tuple[str, str]:
+def _same_finding(findings: Iterable[tuple[str, str]], place: str, text: str) -> tuple[str, str]:
     """Return the finding that this text belongs to; of a long line only the beginning is kept."""
     text = text.removesuffix("...")
     same = (
-        (at, known)
-        for at, known in findings
-        if at == place and (known.startswith(text) or text.startswith(known))
+        (at, earlier)
+        for at, earlier in findings
+        if at == place and (earlier.startswith(text) or text.startswith(earlier))
     )
     return next(same, (place, text))
 
