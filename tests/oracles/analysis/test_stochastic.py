@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from kernel_workbench.oracles.analysis import bounds, truth
 from kernel_workbench.oracles.analysis.stochastic import quantile
@@ -210,3 +212,44 @@ def test_bound_of_replays_holds_for_sums_of_equal_addends() -> None:
         x = torch.exp(-_in_turn(x, w).square() / 2) * 2 - 1
     judged = bound.deterministic if bound.probabilistic is None else bound.probabilistic
     assert bool(((x - exact).abs() <= judged).all())
+
+
+def _divergence(x: Tensor) -> Tensor:
+    """Of numbers from themselves: what is left are errors of the logarithms."""
+    return functional.kl_div(x.log(), x, reduction="batchmean")
+
+
+def _shares(x: Tensor) -> Tensor:
+    return x.softmax(-1)
+
+
+def _triplets(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    return functional.triplet_margin_loss(x, y, z)
+
+
+@pytest.mark.parametrize(
+    ("reference", "names", "rows", "drawn", "wanted"),
+    [
+        pytest.param(_divergence, "x", 2048, _shares, False, id="errors to one side"),
+        pytest.param(_triplets, "xyz", 1024, torch.abs, False, id="much to draw for a little"),
+        pytest.param(_reference, "", 0, torch.abs, True, id="a deep network"),
+    ],
+)
+def test_replays_are_made_where_they_can_gain(
+    monkeypatch: pytest.MonkeyPatch,
+    reference: Callable[..., Tensor],
+    names: str,
+    rows: int,
+    drawn: Callable[[Tensor], Tensor],
+    wanted: bool,  # noqa: FBT001 (of a table)
+) -> None:
+    """They take 30 times the reference's time and more."""
+    replays = list[object]()
+    module = sys.modules["kernel_workbench.oracles.analysis.bounds"]
+    monkeypatch.setattr(module, "errors", lambda *arguments: replays.append(arguments))
+    generator = torch.Generator().manual_seed(5)
+    inputs = {
+        name: drawn(torch.rand(rows, 2048, generator=generator)) for name in names
+    } or _inputs(0)
+    bounds(reference, inputs, Numerics(), (torch.float32,))
+    assert bool(replays) == wanted
