@@ -190,8 +190,7 @@ def _checks(where: Path | None, version: str) -> tuple[str, bool]:
     return missing or "none", not missing
 
 
-def _outcome(version: str, installed: Path, folder: Path, choice: _Chosen) -> _Outcome:
-    where = _installed(version, installed)
+def _outcome(version: str, where: Path | None, folder: Path, choice: _Chosen) -> _Outcome:
     missing, strict = _checks(where, version)
     tests, passed = _tests(where)
     cases, right = _cases(where, folder / version, choice)
@@ -350,22 +349,24 @@ def main() -> int:
     kernels = options.kernel or (() if options.kernels else _KERNELS)
     choice = _Chosen(tuple(kernels), tuple(options.kernels), options.sm, options.device)
     outcomes, timed = [], dict[str, list[BenchRow]]()
+    places = dict[str, Path | None]()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) if options.results is None else options.results
         for version in options.triton:
             print(f"triton {version}", flush=True)
-            outcomes.append(_outcome(version, options.cache, folder, choice))
+            places[version] = _installed(version, options.cache)
+            outcomes.append(_outcome(version, places[version], folder, choice))
         in_order = options.triton if choice.device == "cuda" else ()
         for version in (*in_order, *reversed(in_order)):
             print(f"triton {version}: times", flush=True)
-            where = _installed(version, options.cache)
-            timed.setdefault(version, []).extend(_timed(where, folder / version, choice))
+            rows = _timed(places[version], folder / version, choice)
+            timed.setdefault(version, []).extend(rows)
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(verdicts(outcomes))
     console.print(f"Registers of a thread, and spilled bytes where there are any, sm {choice.sm}")
     console.print(figures(outcomes))
     if timed:
-        console.print("Median times: of two runs, and the smaller and the larger one")
+        console.print("Medians of two runs, and the time of each")
         console.print(times(timed))
     return 0 if all(outcome.right for outcome in outcomes) else 1
 

@@ -198,18 +198,19 @@ def bounds(
                 bound = _looser(bound, pair, last, shown[index] * most, sure)
             results_.append(bound)
             last_dtypes.append(last)
-        times = _LOOSE_OF_REPLAYS * max(1.0, count_numbers(graph.graph) / _QUICK)
+        may_replay = with_replays and likely is not None and not decided and shows_more(graph.graph)
+        limits = _limits_of_looseness(graph.graph, shown) if may_replay and shown else None
         loose = [
-            shown is not None
-            and pair.value.is_floating_point()
-            and _is_loose(pair, shown[index] * times)
+            limits is not None and pair.value.is_floating_point() and _is_loose(pair, limits[index])
             for index, pair in enumerate(pairs)
         ]
-        wanted = any(loose) or any(
-            _lacks_power(bound) and (shown is None or not _is_within(pair, shown[index]))
-            for index, (bound, pair) in enumerate(zip(results_, pairs, strict=True))
+        wanted = any(loose) or (
+            may_replay
+            and any(
+                _lacks_power(bound) and (shown is None or not _is_within(pair, shown[index]))
+                for index, (bound, pair) in enumerate(zip(results_, pairs, strict=True))
+            )
         )
-        wanted &= with_replays and likely is not None and not decided and shows_more(graph.graph)
         varying = errors(walk, constants, values) if wanted else None
         if varying is None:
             return tuple(results_)
@@ -400,6 +401,12 @@ def _replayed(
         powerless=left if bool(left.any()) else None,
         replayed=sharper if bool(sharper.any()) else None,
     )
+
+
+def _limits_of_looseness(graph: Graph, shown: Sequence[Tensor]) -> list[Tensor]:
+    """Return the errors beyond which more replays gain enough for their time, output by output."""
+    times = _LOOSE_OF_REPLAYS * max(1.0, count_numbers(graph) / _QUICK)
+    return [error * times for error in shown]
 
 
 def _is_loose(pair: Pair, limit: Tensor) -> bool:

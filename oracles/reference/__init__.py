@@ -744,7 +744,7 @@ def _mask_may_be(reference: Reference, name: str, *, value: bool) -> bool:
         outputs = analysis.truth(reference.function, inputs)
     except Exception:  # noqa: BLE001  # whatever a user's function raises
         return False
-    return not any(bool(output.isnan().any()) for output in outputs)
+    return not any(map(_is_nan_in, outputs))
 
 
 def _apart(reference: Reference) -> list[dict[str, int]]:

@@ -197,6 +197,9 @@ class Bench:
             return self._row(kernel, case, "failed", f"while it was timed, {error}", accuracy)
         launches = self._launches(kernel, case, parcel)
         trace = self._trace(kernel, case, parcel, spread.median)
+        if trace is not None:
+            besides |= {"cupti_us": trace.busy_us}
+            launches = launches or trace.kernels or None
         row = self._figures(kernel, case, accuracy, timed, spread)
         if row.share_of_ceiling is not None and row.share_of_ceiling > 1:
             if judged.reason is not None:
@@ -210,8 +213,7 @@ class Bench:
         return row.model_copy(
             update=besides
             | {
-                "launches": launches or (trace.kernels or None if trace else None),
-                "cupti_us": trace.busy_us if trace else None,
+                "launches": launches,
                 "judged_us": judged.time_us,
                 "judged_slack_us": judged.slack_us,
                 "judged_sets": judged.sets,

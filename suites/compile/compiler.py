@@ -65,12 +65,14 @@ class Measured:
 def tool_paths(sm: int) -> dict[str, str]:
     """Return the paths of Triton's tools that exist: ptxas for `sm`, cuobjdump and nvdisasm."""
     from triton import knobs  # noqa: PLC0415  (the process decides first how it is imported)
-    from triton.backends.nvidia.compiler import get_ptxas  # noqa: PLC0415  (as above)
+    from triton.backends.nvidia import compiler  # noqa: PLC0415  (as above)
 
     tools: dict[str, Callable[[], Any]] = {
         "cuobjdump": lambda: knobs.nvidia.cuobjdump,
         "nvdisasm": lambda: knobs.nvidia.nvdisasm,
-        "ptxas": lambda: get_ptxas(sm),  # from sm 100 on another one; in Triton 3.9 from sm 90 on
+        "ptxas": lambda: compiler.get_ptxas(
+            sm
+        ),  # from sm 100 on another one; in Triton 3.9 from sm 90 on
     }
     paths = {}
     for name, tool in tools.items():
