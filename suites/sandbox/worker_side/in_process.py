@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from kernel_workbench.kernels import cache_keys
 from kernel_workbench.kernels.registry import Kernel, KernelError, wrong_promise
 from kernel_workbench.oracles.op import Case, Inputs
 from kernel_workbench.suites.interpreter import repairs, strict
@@ -38,6 +39,8 @@ def mend(device: torch.device, *, strictly: bool) -> tuple[str, ...]:
     if device.type == "cpu":
         repairs.install()
         unchecked = strict.install() if strictly else ()
+    else:
+        cache_keys.settle()
     watch.watch_launches(interpreted=device.type == "cpu")
     see_compiled_code()
     return unchecked

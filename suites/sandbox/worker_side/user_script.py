@@ -119,6 +119,7 @@ def main() -> None:
             hashed = getattr(importlib.import_module("triton.runtime.cache"), "triton_key", None)
             if hashed is not None:
                 hashed()
+            importlib.import_module("kernel_workbench.kernels.cache_keys").settle()
         importlib.import_module("kernel_workbench.kernels.registry").all_kernels()
         line.sendall(json.dumps({"id": first["id"]}).encode() + b"\n")
         while True:
