@@ -213,18 +213,30 @@ class Accuracy(VerdictSuite):
         return pairs
 
     def _cases_of_run(self) -> tuple[Case, ...]:
-        """Return the cases of the run that this process belongs to; note this process's share."""
-        lines = Path(self.options.planned_cases).read_text().splitlines()
-        spellings = [json.loads(line) for line in lines]
-        numbers = [spelling.pop("share") for spelling in spellings]
+        """Return the cases of the run that this process belongs to; note which it may try."""
+        known = Path(self.options.planned_cases)
+        spellings = [json.loads(line) for line in known.read_text().splitlines()]
+        shares = [spelling.pop("share") for spelling in spellings]
+        families = [spelling.pop("family") for spelling in spellings]
         cases = tuple(map(case_of, spellings))
-        self.share = self._share(dict(zip((case.id() for case in cases), numbers, strict=True)))
+        names = [case.id() for case in cases]
+        self.share = self._share(dict(zip(names, shares, strict=True)))
+        on_demand = {
+            name: family for name, family in zip(names, families, strict=True) if family is not None
+        }
+        if on_demand and self._number < self.processes:
+            self.share = frozenset(on_demand)
+            self.claims = shards.Claims(known.parent, on_demand)
         return cases
+
+    @property
+    def _number(self) -> int:
+        """The number of this process of a run."""
+        return int(self.options.shard.partition("/")[0])
 
     def _share(self, shares: Mapping[str, int]) -> frozenset[str]:
         """Return the ids of the cases of this process."""
-        number = int(self.options.shard.partition("/")[0])
-        return frozenset(name for name, share in shares.items() if share == number)
+        return frozenset(name for name, share in shares.items() if share == self._number)
 
     def _planned(self, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
         """Return the cases that the options select, in the order in which they are tried."""
@@ -279,15 +291,22 @@ class Accuracy(VerdictSuite):
         return self.share is None or case.id() in self.share
 
     def for_processes(self, count: int) -> str:
-        """Return each case and its share for --known, one JSON object a line.
+        """Return each case with its share and family for --known, one JSON object a line.
 
         Listing and ordering cases takes seconds. The cases of a file, which may hold their values,
         are read from it again.
         """
         if self.options.cases:
             return ""
-        shares = shards.shares_of(self.cases, count, self.device.type)
-        lines = (spelled(case) | {"share": shares[case.id()]} for case in self.cases)
+        kind, families = self.device.type, dict[str, int]()
+        shares = shards.shares_of(self.cases, count, kind)
+        if kind in shards.ON_DEMAND:
+            several = (case for case in self.cases if not shards.is_huge(case, kind))
+            families = shards.families_of(several, kind)
+        places = (
+            {"share": shares[case.id()], "family": families.get(case.id())} for case in self.cases
+        )
+        lines = (spelled(case) | place for case, place in zip(self.cases, places, strict=True))
         return "\n".join(map(json.dumps, lines))
 
     def _is_for(self, kernel: Kernel, case: Case) -> bool:

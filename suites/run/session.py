@@ -205,7 +205,7 @@ class Session(Generic[PairRow]):
                 self.add(earlier or refused(kernel, case, reason or ""))  # type: ignore[arg-type]
         jobs, is_huge = self.suite.jobs([self._pair(item) for item in kept])
         if not whole:  # the run that it belongs to writes the other rows
-            record.planned = sum(self.suite.rows_of(*self._pair(item)) for item in kept)
+            self._plan_share(record, kept)
         self.progress.begin(None if self.suite.drawn else ran + len(kept), ran)
         if jobs > 1 and whole:
             arguments = list(map(str, self.config.invocation_params.args))
@@ -217,6 +217,15 @@ class Session(Generic[PairRow]):
             )
             kept = []
         session.items[:] = kept
+
+    def _plan_share(self, record: RunRecord[PairRow], kept: list[pytest.Item]) -> None:
+        """Count the rows of this process's share; sort rows of which it takes some by family."""
+        claims = self.suite.claims
+        if claims is None:
+            record.planned = sum(self.suite.rows_of(*self._pair(item)) for item in kept)
+        else:  # a row is planned when this process has taken it
+            record.planned = 0
+            kept.sort(key=lambda item: claims.family[self._pair(item)[1].id()])
 
     def _list(self, pairs: Sequence[Pair]) -> None:
         """Print the kernels that would run with their number of cases, and then the cases.
@@ -445,8 +454,18 @@ class Session(Generic[PairRow]):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        """Skip a row after the end of the run's time."""
-        return True if self.record is not None and self._end_in_time(item.session) else None
+        """Skip a row after the end of the run's time, and one that another process has taken."""
+        if self.record is None:
+            return None
+        if self._end_in_time(item.session):
+            return True
+        kernel, case = self._pair(item)
+        if self.suite.claims is None:
+            return None
+        if not self.suite.claims.take(case):
+            return True
+        self.record.planned += self.suite.rows_of(kernel, case)
+        return None
 
     def failures(self) -> str:
         """Return the number of failed rows so far, with baselines, which fail no run, apart."""

@@ -1,9 +1,10 @@
 """Spread a run over processes: each tries its share of the cases, and one writes the record.
 
 On a CPU the interpreter uses one core; on a GPU most of a run's time is Triton's compiler, which
-uses one core too. A share has whole cases, so that a case's truth is computed once. On a GPU it has
-whole families that need the same compiled kernels, on a CPU families that need the same graph of a
-reference. Cases whose truth takes most of a card's memory form a last share, which has the card to
+uses one core too. A share has whole cases, so that a case's truth is computed once. On a CPU it has
+families that need the same graph of a reference. On a GPU a family needs the same compiled kernels,
+and no estimate tells how long these compile: a process takes the next family when it has done its
+last one. Cases whose truth takes most of a card's memory form a last share, which has the card to
 itself.
 
 A process of a run is pytest with the same arguments and `--shard`. Its rows are read from its own
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,11 +39,12 @@ FEWEST_PAIRS = 150  # below this one process is done before a second one has sta
 # its judge, its server of workers and a user's process import torch, in 5 s, and small cases take
 # two thirds of their weights.
 _START_S = 7.5
-MOST_ON_GPU = 12  # processes, which wait for one driver
+MOST_ON_GPU = 16  # processes, which wait for one driver
 # Contexts of CUDA that a process of a run has on the card, in its judge, its worker and its user's
 # process, at about half a GiB.
 _CONTEXTS_BYTES = 3 * 2**29
 _HUGE_BYTES = 2**31
+ON_DEMAND = {"cuda"}  # devices on which a process takes one family after the other
 _FAMILIES = 8  # families of a process on average, below which large ones are split
 _POLL_S = 0.1
 _LINE: TypeAdapter[Line] = TypeAdapter(Line)
@@ -64,7 +66,7 @@ def default_jobs(device: str, pairs: int, seconds: float | None = None) -> int:
         return 1
     cores = len(os.sched_getaffinity(0))
     if device != "cpu":
-        return max(1, min(MOST_ON_GPU, cores * 3 // 4))
+        return max(1, min(MOST_ON_GPU, cores - 1))
     saved = None if seconds is None else seconds * (1 - 1 / cores)
     return 1 if saved is not None and saved < _START_S else cores
 
@@ -82,7 +84,7 @@ def fitting_jobs(needed: Iterable[int], free: int) -> int:
         free: the free bytes.
 
     Returns:
-        The number, at least 1 and at most 12.
+        The number, at least 1 and at most 16.
 
     >>> fitting_jobs([2**30, 2**30, 2**20], free=2**33)
     3
@@ -132,6 +134,50 @@ def shares_of(cases: Sequence[Case], count: int, device: str) -> dict[str, int]:
         loads[least] += weight
         shares |= {case.id(): least for case in family}
     return shares
+
+
+def families_of(cases: Iterable[Case], device: str) -> dict[str, int]:
+    """Number the families of cases, from the one with the most work on.
+
+    Args:
+        cases: cases of a run, without huge ones.
+        device: "cpu" or "cuda".
+
+    Returns:
+        The number of each case's family, by the case's id.
+    """
+    families: dict[object, list[Case]] = {}
+    for case in cases:
+        families.setdefault(_family(case, device), []).append(case)
+    ordered = sorted(
+        families.values(), key=lambda family: -sum(weight_of(case, device) for case in family)
+    )
+    return {case.id(): number for number, family in enumerate(ordered) for case in family}
+
+
+@dataclass(slots=True)
+class Claims:
+    """The families of a run's cases, of which each process takes one after the other.
+
+    folder  has a file for each family that a process has taken
+    family  the number of each case's family, by the case's id
+    """
+
+    folder: Path
+    family: Mapping[str, int]
+    _mine: dict[int, bool] = field(default_factory=dict)
+
+    def take(self, case: Case) -> bool:
+        """Return True if this process tries the case: it has the family, or takes it now."""
+        number = self.family[case.id()]
+        if number not in self._mine:
+            try:
+                (self.folder / f"family-{number}").touch(exist_ok=False)
+            except FileExistsError:
+                self._mine[number] = False
+            else:
+                self._mine[number] = True
+        return self._mine[number]
 
 
 def is_huge(case: Case, device: str) -> bool:

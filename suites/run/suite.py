@@ -29,6 +29,7 @@ from kernel_workbench.suites.run.option_table import (
 )
 from kernel_workbench.suites.run.progress import Progress
 from kernel_workbench.suites.run.selection import known_ops
+from kernel_workbench.suites.run.shards import Claims
 
 Pair = tuple[Kernel, Case]
 PairRow = TypeVar("PairRow", bound=AccuracyRow | BenchRow | ProfileRow)
@@ -73,6 +74,7 @@ class Suite(Generic[PairRow]):
     sm         the GPU generation that domains are asked about
     kernels    the kernels of the pairs
     share      the cases of this process, if it is a process of a larger run; else None
+    claims     the families of the run's cases, if this process takes one after the other
     machine    the record's environment, which is set before `begin`
     record_path    the record's path, which is set after `begin`
     processes  the number of processes of this run that share the GPU
@@ -87,6 +89,7 @@ class Suite(Generic[PairRow]):
     strict: bool | None = None
     unchecked: tuple[str, ...] = ()
     share: frozenset[str] | None = None
+    claims: Claims | None = None
     processes: int = 1
     machine: Environment
     record_path: Path

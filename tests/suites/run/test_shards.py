@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,6 +86,43 @@ def test_shares_of_a_cpu_keep_what_has_one_graph() -> None:
             alike.setdefault(case.sizes, set()).add(shares[case.id()])
     assert len(alike) > 4
     assert all(len(numbers) == 1 for numbers in alike.values())
+
+
+def test_families_are_taken_by_one_process_each(tmp_path: Path) -> None:
+    """Two processes that take families in turn have every case once; large families come first."""
+    cases = [case for case in _cases() if not is_huge(case, "cuda")]
+    families = shards.families_of(cases, "cuda")
+    assert families.keys() == {case.id() for case in cases}
+    sizes = Counter(families.values())
+    assert [sizes[number] for number in (0, len(sizes) - 1)] == [max(sizes.values()), 1]
+    processes = [shards.Claims(tmp_path, families) for _ in range(2)]
+    taken = [
+        case.id()
+        for case in sorted(cases, key=lambda case: families[case.id()])
+        for process in processes[:: 1 if families[case.id()] % 2 else -1]
+        if process.take(case)
+    ]
+    assert sorted(taken) == sorted(families)
+
+
+def test_run_by_families_has_the_rows_of_any_run(tmp_path: Path) -> None:
+    """Where processes take families, on a CPU as on a GPU."""
+    program = """
+import sys
+from kernel_workbench.suites.run import shards
+shards.ON_DEMAND = {"cpu"}
+from kernel_workbench.__main__ import main
+main(sys.argv[1:])
+"""
+    run = ("accuracy", "--device=cpu", *_SMALL)
+    rows = []
+    for folder, more in (("one", "--jobs=1"), ("two", "--jobs=2")):
+        ran = run_python("-c", program, *run, more, f"--results={tmp_path / folder}")
+        assert ran.returncode == 0, ran.stderr
+        record = read(latest(tmp_path / folder))
+        rows.append(sorted((row.kernel, row.case.id, row.status) for row in record.rows))
+    assert rows[0] == rows[1]
+    assert len(rows[0]) > 20
 
 
 def test_small_runs_stay_in_one_process() -> None:
