@@ -29,7 +29,6 @@ from typing import Any, Protocol
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernel_workbench.kernels import cache_keys
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.suites.compile.stand_in import Placing, on_paper
@@ -146,7 +145,6 @@ class NoteTaker:
     def __init__(self) -> None:
         import triton.compiler  # noqa: PLC0415  (the process decides first how it is to be imported)
 
-        cache_keys.settle()  # so that a later run finds what this one compiles
         self._steps: list[Step] = []
         self.compile = triton.compiler.compile
         triton.compiler.compile = self._note
