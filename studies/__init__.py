@@ -17,7 +17,6 @@ Run one by `python -m studies.NAME`:
     smallest_error     the smallest planted error that `nox -s accuracy` detects: docs/power.md
     sound_kernels      the accuracy suite on right kernels of many designs, by seeds: which fail?
     speed              time of reports and commands, and their targets
-    tiers_of_mutants   the tier whose cases kill a mutant, without the mutant's own cases
     tile_times         on a GPU: does the model of attention's tiles order them as time does?
     timing_agreement   on a GPU: do other ways of timing agree with `nox -s bench`?
     timing_cheats      do kernels that only look fast lose their figures, and honest ones not?

@@ -91,7 +91,7 @@ class _OfMutant(Search):
         return tuple(kernel for kernel in kernels if (kernel.op.name, kernel.name) == wanted)
 
 
-def searched(mutant: Mutant, folder: Path, _: int, minutes: float, seed: int) -> Searched:
+def searched(mutant: Mutant, folder: Path, minutes: float, seed: int) -> Searched:
     """Search until the first find or until the time is up."""
     search = _OfMutant(mutant, folder, "--minutes", str(minutes), "--seed", str(seed))
     try:
