@@ -75,26 +75,31 @@ def _absolute(out: Quantity) -> Tensor:
     return out.size.clamp(min=1).mul_(_LIBRARY)
 
 
-@rule("atan")
-def _atan(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
-    return _at_ends(arithmetic, out, a, torch.atan, _relative(out))
+def _rises(
+    function: Callable[[Tensor], Tensor],
+    own: Callable[[Quantity], Tensor],
+    low: float = -math.inf,
+    high: float = math.inf,
+) -> None:
+    """Register the rule of a function that rises, or falls, everywhere from `low` to `high`.
 
-
-def _from_minus_1_to_1(
-    function: Callable[[Tensor], Tensor], own: Callable[[Quantity], Tensor]
-) -> Callable[..., Combination | Tensor]:
-    """Return the rule of a function that is defined from -1 to 1; own: its library's error."""
+    own: the error of a library's own. Where the limits are finite, they are poles.
+    """
 
     def bound(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination | Tensor:
-        result = _at_ends(arithmetic, out, a, lambda x: function(x.clamp(-1, 1)), own(out))
-        return _promised(result, _outside(a, -1, 1))
+        result = _at_ends(arithmetic, out, a, lambda x: function(x.clamp(low, high)), own(out))
+        return _promised(result, _outside(a, low, high))
 
-    return bound
+    rule(function.__name__, poles=math.isfinite(low))(bound)
 
 
-for _inverse in (torch.asin, torch.acos, torch.atanh):
-    rule(_inverse.__name__, poles=True)(_from_minus_1_to_1(_inverse, _absolute))
-rule("erfinv", poles=True)(_from_minus_1_to_1(torch.erfinv, _relative))
+for _function in (torch.asin, torch.acos, torch.atanh):
+    _rises(_function, _absolute, -1, 1)
+for _function in (torch.asinh, torch.erfc):
+    _rises(_function, _absolute)
+_rises(torch.atan, _relative)
+_rises(torch.erfinv, _relative, -1, 1)
+_rises(torch.special.ndtri, _absolute, 0, 1)
 
 
 @rule("atan2")
@@ -150,11 +155,6 @@ def _scaled_bessel(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combin
     )
 
 
-@rule("asinh")
-def _asinh(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
-    return _at_ends(arithmetic, out, a, torch.asinh, _absolute(out))
-
-
 @rule("acosh", poles=True)
 def _acosh(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination | Tensor:
     """x^2 - 1 is off by a rounding of x^2, as if x were."""
@@ -180,11 +180,6 @@ def _tan(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Tensor:
 def _log10(_: Arithmetic, out: Quantity, a: Quantity) -> Tensor:
     local = _absolute(out)
     return local if a.error is None else local.sub_(log_shrunk(a.error, a.value), alpha=_LOG10_E)
-
-
-@rule("erfc")
-def _erfc(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
-    return _at_ends(arithmetic, out, a, torch.erfc, _absolute(out))
 
 
 @rule("lgamma", poles=True)
@@ -220,15 +215,6 @@ def _erfcx(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
 @rule("special_log_ndtr")
 def _log_ndtr(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination:
     return _at_ends(arithmetic, out, a, torch.special.log_ndtr, _of_normal(arithmetic, out, a))
-
-
-@rule("special_ndtri", poles=True)
-def _ndtri(arithmetic: Arithmetic, out: Quantity, a: Quantity) -> Combination | Tensor:
-    def inverse(x: Tensor) -> Tensor:
-        result: Tensor = torch.special.ndtri(x.clamp(0, 1))
-        return result
-
-    return _promised(_at_ends(arithmetic, out, a, inverse, _absolute(out)), _outside(a, 0, 1))
 
 
 @rule("logcumsumexp")

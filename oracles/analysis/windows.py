@@ -276,11 +276,12 @@ def _averaged(
     return Combination(out, [(1.0, magnitude(_without_overflow(result, total * n)))], 0.0)
 
 
-def _relative(arithmetic: Arithmetic) -> float:
-    return EPS_DIVISION + 2 * arithmetic.u
-
-
-def _numbers_of_average(kernel: Sequence[int], space: int, rest: Sequence[Any]) -> int:
+def _numbers_of_average(
+    space: int,
+    _: Tensor,
+    kernel: Sequence[int],
+    *rest: Any,  # noqa: ANN401
+) -> int:
     """Count the numbers of an average; rest: the operation's arguments after the kernel.
 
     Raises UnknownError for a divisor below 0.
@@ -297,66 +298,42 @@ def _most_shared(ends: Sequence[int], sizes: Sequence[int]) -> int:
     )
 
 
-@_registered("avg_pool2d", "avg_pool3d")
-def _average_pool(
-    operation: Any,  # noqa: ANN401
-    arithmetic: Arithmetic,
-    out: Quantity,
-    a: Quantity,
-    kernel: Sequence[int],
-    *rest: Any,  # noqa: ANN401
-) -> Combination:
-    n = _numbers_of_average(kernel, 2 if operation is _aten.avg_pool2d else 3, rest)
-    return _averaged(
-        *(arithmetic, out, a, lambda x: operation(x, kernel, *rest), n),
-        relative=_relative(arithmetic),
+def _averages(name: str, count: Callable[..., int]) -> None:
+    """Register the rule of an average or of its gradient, linear in the first argument.
+
+    count: (the arguments, tensors as their values) -> how many numbers are added up, at most.
+    """
+    operation = getattr(_aten, name)
+
+    def bound(
+        arithmetic: Arithmetic,
+        out: Quantity,
+        a: Quantity,
+        *rest: Any,  # noqa: ANN401
+    ) -> Combination:
+        values = [x.value if isinstance(x, Quantity) else x for x in rest]
+        n, relative = count(a.value, *values), EPS_DIVISION + 2 * arithmetic.u
+        return _averaged(arithmetic, out, a, lambda x: operation(x, *values), n, relative=relative)
+
+    rule(name)(bound)
+
+
+def _averages_in(space: int) -> None:
+    of_average = partial(_numbers_of_average, space)
+    _averages(f"avg_pool{space}d", of_average)
+    _averages(f"avg_pool{space}d_backward", lambda _, *rest: of_average(*rest))
+    _averages(
+        f"_adaptive_avg_pool{space}d",
+        lambda a, sizes: _most_shared(a.shape[-len(sizes) :], sizes),
+    )
+    _averages(
+        f"_adaptive_avg_pool{space}d_backward",
+        lambda dy, a: _most_shared(dy.shape[-space:], a.shape[-space:]),
     )
 
 
-@_registered("avg_pool2d_backward", "avg_pool3d_backward")
-def _average_pool_gradient(
-    operation: Any,  # noqa: ANN401
-    arithmetic: Arithmetic,
-    out: Quantity,
-    dy: Quantity,
-    a: Quantity,
-    kernel: Sequence[int],
-    *rest: Any,  # noqa: ANN401
-) -> Combination:
-    n = _numbers_of_average(kernel, 2 if operation is _aten.avg_pool2d_backward else 3, rest)
-    return _averaged(
-        *(arithmetic, out, dy, lambda x: operation(x, a.value, kernel, *rest), n),
-        relative=_relative(arithmetic),
-    )
-
-
-@_registered("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
-def _adaptive(
-    operation: Any,  # noqa: ANN401
-    arithmetic: Arithmetic,
-    out: Quantity,
-    a: Quantity,
-    sizes: Sequence[int],
-) -> Combination:
-    n = _most_shared(a.value.shape[-len(sizes) :], sizes)
-    return _averaged(
-        *(arithmetic, out, a, lambda x: operation(x, sizes), n), relative=_relative(arithmetic)
-    )
-
-
-@_registered("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
-def _adaptive_gradient(
-    operation: Any,  # noqa: ANN401
-    arithmetic: Arithmetic,
-    out: Quantity,
-    dy: Quantity,
-    a: Quantity,
-) -> Combination:
-    space = 2 if operation is _aten._adaptive_avg_pool2d_backward else 3  # noqa: SLF001
-    n = _most_shared(dy.value.shape[-space:], a.value.shape[-space:])
-    return _averaged(
-        *(arithmetic, out, dy, lambda x: operation(x, a.value), n), relative=_relative(arithmetic)
-    )
+_averages_in(2)
+_averages_in(3)
 
 
 @_registered("adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward")
