@@ -15,7 +15,7 @@ and cases (signature.py, cases.py); signs that only turn its outputs' are found 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, update_wrapper
@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.oracles import analysis
+from kernel_workbench.oracles.analysis.trace import tensors_of
 from kernel_workbench.oracles.cases.distributions import (
     NEEDLES,
     Values,
@@ -313,13 +314,8 @@ class Reference:
 
     def plain_inputs(self, sizes: Mapping[str, int]) -> Inputs:
         """Return inputs of a plain case of these sizes, real numbers in float64."""
-        case = case_of(self.name, sizes, _SINGLE, "ci")
-        return {
-            name: value.double()
-            if isinstance(value, Tensor) and value.is_floating_point()
-            else value
-            for name, value in self.inputs(case, torch.device("cpu")).items()
-        }
+        inputs = self.inputs(case_of(self.name, sizes, _SINGLE, "ci"), torch.device("cpu"))
+        return {**inputs, **tensors_of(inputs, torch.float64)}
 
     def sizes_with_room(self, axis: str, named: Axis) -> dict[str, int] | None:
         """Return small sizes of which `named` is no shorter than `axis`; None: there are none."""
@@ -438,38 +434,28 @@ class Reference:
         """
         with self.stated("to follow its errors"):
             bounds_ = self._bounds(case, inputs, numerics)
-            if self._has_nan(inputs):
+            has_nan = self._has_nan(inputs)
+            if has_nan:
                 bounds_ = self._with_idle(case, inputs, numerics, bounds_)
-            else:
-                bounds_ = tuple(
-                    _unjudged_where_nan(bound, required(truth, array.name))
-                    for array, bound in zip(self.signature.outputs, bounds_, strict=True)
-                )
-        if not addends_vary(case, EQUAL):
-            bounds_ = tuple(replace(bound, probabilistic=None) for bound in bounds_)
-        parts = self._infected(inputs)
-        if parts is not None:
-            bounds_ = tuple(
-                replace(bound, or_nan=_either(bound.or_nan, _along(array, self.spreads, parts)))
-                for array, bound in zip(self.signature.outputs, bounds_, strict=True)
+        varies, parts = addends_vary(case, EQUAL), self._infected(inputs)
+        any_nan = case.distribution.startswith("minus_inf") and _is_mostly_nan(truth)
+        result = {}
+        for array, bound in zip(self.signature.outputs, bounds_, strict=True):
+            value = required(truth, array.name)
+            if not has_nan and _is_nan_in(value):
+                bound = _unjudged(bound, value.isnan())
+            # An infinity that the reference leaves out of a sum leaves the analysis no number.
+            if _is_nan_in(bound.deterministic):
+                bound = _unjudged(bound, bound.deterministic.isnan() & value.isfinite())
+            or_nan = torch.ones((), dtype=torch.bool) if any_nan else bound.or_nan
+            if parts is not None and not any_nan:
+                or_nan = _either(or_nan, _along(array, self.spreads, parts))
+            result[array.name] = replace(
+                bound,
+                probabilistic=bound.probabilistic if varies else None,
+                or_nan=_either(or_nan, _beside_weights(self, array, inputs)),
             )
-        # An infinity that the reference leaves out of a sum leaves the analysis without a number.
-        bounds_ = tuple(
-            _unjudged(bound, bound.deterministic.isnan() & required(truth, array.name).isfinite())
-            if _is_nan_in(bound.deterministic)
-            else bound
-            for array, bound in zip(self.signature.outputs, bounds_, strict=True)
-        )
-        if case.distribution.startswith("minus_inf") and _is_mostly_nan(truth):
-            every = torch.ones((), dtype=torch.bool)
-            bounds_ = tuple(replace(bound, or_nan=every) for bound in bounds_)
-        bounds_ = tuple(
-            replace(bound, or_nan=_either(bound.or_nan, _beside_weights(self, array, inputs)))
-            for array, bound in zip(self.signature.outputs, bounds_, strict=True)
-        )
-        return {
-            array.name: bound for array, bound in zip(self.signature.outputs, bounds_, strict=True)
-        }
+        return result
 
     def _bounds(self, case: Case, inputs: Inputs, numerics: Numerics) -> tuple[Bound, ...]:
         return analysis.bounds(self.function, _packed(inputs), numerics, self._dtypes(case))
@@ -582,10 +568,6 @@ def _is_nan_in(x: Tensor) -> bool:
     return bool(x.amax().isnan())
 
 
-def _unjudged_where_nan(bound: Bound, truth: Tensor) -> Bound:
-    return _unjudged(bound, truth.isnan()) if _is_nan_in(truth) else bound
-
-
 def _unjudged(bound: Bound, where: Tensor) -> Bound:
     """Return the bound, infinite there."""
     if not bool(where.any()):
@@ -641,17 +623,6 @@ def _problem(
     for array in signature.arrays:
         if array.name in pointers and math.prod(array.shape(sizes)) < _FEWEST_ENDS:
             return f"{array.name} needs two numbers or more, where a part begins and where it ends"
-    return _too_many(signature, labels, distinct, sizes)
-
-
-def _too_many(
-    signature: Signature,
-    labels: Mapping[str, str],
-    distinct: Mapping[str, tuple[str, ...]],
-    sizes: Mapping[str, int],
-) -> str | None:
-    """Return why distinct indices can't be drawn; None where they can."""
-    for array in signature.arrays:
         axes = distinct.get(array.name, ())
         count = math.prod(length(axis, sizes) for axis in array.axes if axis in axes)
         if axes and count > sizes[labels[array.name]]:
@@ -793,12 +764,7 @@ def _symmetries(reference: Reference) -> tuple[symmetries.Symmetry, ...]:
 
     def draw(sizes: Mapping[str, int], seed: int) -> dict[str, Tensor]:
         case = replace(case_of(reference.name, sizes, _SINGLE, "ci"), seed=seed)
-        drawn = reference.inputs(case, torch.device("cpu"))
-        tensors = {array.name: required(drawn, array.name) for array in signature.arrays}
-        return {
-            name: tensor.double() if tensor.is_floating_point() else tensor
-            for name, tensor in tensors.items()
-        }
+        return tensors_of(reference.inputs(case, torch.device("cpu")), torch.float64)
 
     def run(tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         return analysis.truth(reference.function, {**tensors, **signature.numbers})
@@ -1092,9 +1058,23 @@ def op(  # noqa: PLR0913  # each is a thing that a reference's text can't say
             signature = _with_weights(signature, {f"d{weight}" for weight in weights})
         ends, own = pointers or {}, distributions or {}
         _compare(function, signature, sizes, {**(labels or {}), **ends}, spreads)
-        _compare_names(function, signature, nonzero, without, gradients)
-        _compare_whole(function, signature, {"rising": rising, "pointers": (*ends,)})
-        _compare_drawn(function, signature, own)
+        arguments = [array.name for array in signature.arrays]
+        _check_names(function, {"nonzero": nonzero, "distributions": own}, arguments)
+        _check_names(function, {"without": without}, distributions_of(signature, gradients))
+        _check_names(function, {"numbers": numbers or {}}, signature.numbers)
+        whole = [
+            array.name
+            for array in signature.arrays
+            if not array.is_real and array.kind != torch.bool
+        ]
+        of_whole = {"rising": rising, "pointers": ends, "distinct": distinct or {}}
+        _check_names(function, of_whole, whole, "arguments of whole numbers")
+        for name_, drawn in own.items():
+            if not callable(drawn):
+                raise OpError(
+                    f"{place_of(function)}: distributions has {drawn!r} for {name_}; give a "
+                    "function of the values that would be drawn, as torch.sigmoid"
+                )
         apart = {name: tuple(axes.split()) for name, axes in (distinct or {}).items()}
         problem = partial(_problem, signature, labels or {}, apart, ends)
         _compare_distinct(function, signature, sizes, apart, problem)
@@ -1153,9 +1133,6 @@ def _tried_numbers(
 ) -> dict[str, tuple[float, ...]]:
     """Return what each number is tried at besides its default. Raises OpError."""
     for name, values in stated.items():
-        if name not in signature.numbers:
-            there = ", ".join(signature.numbers) or "none"
-            raise OpError(f"{place_of(function)}: numbers names {name!r}, and there are {there}")
         if not all(isinstance(value, bool | int | float) for value in values):
             raise OpError(f"{place_of(function)}: numbers of {name} are {values}; write numbers")
     tried = {
@@ -1208,58 +1185,20 @@ def _compare(
             )
 
 
-def _compare_names(
+def _check_names(
     function: Function,
-    signature: Signature,
-    nonzero: Sequence[str],
-    without: Sequence[str],
-    gradients: tuple[str, ...],
+    names_by_word: Mapping[str, Iterable[str]],
+    there: Collection[str],
+    kind: str = "there",
 ) -> None:
-    """Raise OpError where `nonzero` names no argument, or `without` no distribution."""
-    arguments = [array.name for array in signature.arrays]
-    for what, names, there in (
-        ("nonzero", nonzero, arguments),
-        ("without", without, distributions_of(signature, gradients)),
-    ):
+    """Raise OpError where a word of the decorator names none of `there`; kind: what these are."""
+    for what, names in names_by_word.items():
         for name in names:
             if name not in there:
                 raise OpError(
-                    f"{place_of(function)}: {what} names {name!r}, and there are {', '.join(there)}"
+                    f"{place_of(function)}: {what} names {name!r}, and {kind} are "
+                    f"{', '.join(there) or 'none'}"
                 )
-
-
-def _compare_whole(
-    function: Function, signature: Signature, names_by_word: Mapping[str, Sequence[str]]
-) -> None:
-    """Raise OpError where `rising` or `pointers` names no argument of whole numbers."""
-    whole = {
-        array.name for array in signature.arrays if not array.is_real and array.kind != torch.bool
-    }
-    for what, names in names_by_word.items():
-        for name in names:
-            if name not in whole:
-                raise OpError(
-                    f"{place_of(function)}: {what} names {name}, which is no argument of whole "
-                    f"numbers; there are {', '.join(sorted(whole)) or 'none'}"
-                )
-
-
-def _compare_drawn(
-    function: Function, signature: Signature, own: Mapping[str, Callable[[Tensor], Tensor]]
-) -> None:
-    """Raise OpError where `distributions` names no argument, or has no function for it."""
-    names = [array.name for array in signature.arrays]
-    for name, drawn in own.items():
-        if name not in names:
-            raise OpError(
-                f"{place_of(function)}: distributions names {name!r}, which is no argument; there "
-                f"are {', '.join(names)}"
-            )
-        if not callable(drawn):
-            raise OpError(
-                f"{place_of(function)}: distributions has {drawn!r} for {name}; give a function of "
-                "the values that would be drawn, as torch.sigmoid"
-            )
 
 
 def _compare_distinct(
@@ -1271,14 +1210,12 @@ def _compare_distinct(
 ) -> None:
     """Raises OpError where numbers that are said to be distinct can't be."""
     where = place_of(function)
-    whole = {array.name: array for array in signature.arrays if not array.is_real}
+    arrays = {array.name: array for array in signature.arrays}
     for name, axes in distinct.items():
-        if name not in whole or whole[name].kind == torch.bool:
-            raise OpError(f"{where}: distinct names {name}, which is no argument of whole numbers")
-        if not axes or not set(axes) <= set(whole[name].axes):
+        if not axes or not set(axes) <= set(arrays[name].axes):
             raise OpError(
                 f"{where}: {name} is distinct along {' '.join(axes) or 'no axis'}; name some of "
-                f"its axes, {' '.join(map(str, whole[name].axes))}"
+                f"its axes, {' '.join(map(str, arrays[name].axes))}"
             )
     if not distinct:
         return

@@ -303,7 +303,7 @@ def test_distinct_numbers_come_once_along_their_axes(axes: str) -> None:
     [
         ({"slot": "m k"}, "no sizes have as many values as distinct indices: slot holds"),
         ({"slot": "d"}, "slot is distinct along d; name some of its axes, m k"),
-        ({"cache": "n"}, "distinct names cache, which is no argument of whole numbers"),
+        ({"cache": "n"}, "distinct names 'cache', and arguments of whole numbers are slot"),
     ],
 )
 def test_indices_that_cannot_be_distinct_are_refused(distinct: dict[str, str], told: str) -> None:

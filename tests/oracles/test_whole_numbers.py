@@ -127,8 +127,8 @@ def test_rising_numbers_rise_and_users_draw_their_own() -> None:
 
 
 _WRONG: Mapping[str, Callable[[], object]] = {
-    "pointers names x": lambda: op(sizes=_SIZES, labels={"slot": "t"}, pointers={"x": "t"}),
-    "rising names x": lambda: op(sizes=_SIZES, labels={"slot": "t"}, rising=("x",)),
+    "pointers names 'x'": lambda: op(sizes=_SIZES, labels={"slot": "t"}, pointers={"x": "t"}),
+    "rising names 'x'": lambda: op(sizes=_SIZES, labels={"slot": "t"}, rising=("x",)),
     "distributions names 'y'": lambda: op(
         sizes=_SIZES, labels={"slot": "t"}, distributions={"y": torch.sigmoid}
     ),
