@@ -7,9 +7,6 @@ nodes claim to have an accelerator. A moment is a random number of rows; when th
 - suite, worker, raylet: that process of the node is stopped, and continues when the run has moved
   and has a row from its second node, so that the first node's events come late;
 - driver: the driver is killed, and another one continues its folder.
-
-`delay` doesn't disturb the run: it measures the time of a row from the node's record to the
-driver's.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ import json
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -44,14 +40,13 @@ _STOPPED = ("suite", "worker", "raylet")
 
 
 class _Tail:
-    """The lines of the first new file that matches a pattern, and when each was read."""
+    """The lines of the first new file that matches a pattern."""
 
     def __init__(self, folder: Path, pattern: str) -> None:
         self._folder, self._pattern = folder, pattern
         self._before = set(folder.glob(pattern))
         self._file: BinaryIO | None = None
         self.lines: list[bytes] = []
-        self.times: list[float] = []
 
     def look(self) -> int:
         """Read new lines, also of a file that was removed, and return the number of all lines."""
@@ -64,7 +59,6 @@ class _Tail:
         whole = self._file.read().rpartition(b"\n")
         self._file.seek(start + len(whole[0]) + len(whole[1]))
         self.lines += whole[0].split(b"\n") if whole[1] else []
-        self.times += [time.monotonic()] * (len(self.lines) - len(self.times))
         return len(self.lines)
 
 
@@ -124,7 +118,7 @@ class _Run:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Try moments and print their results; return 1 if a row was lost or doubled."""
     parser = CommandLine(prog="python -m studies.fleet_faults", description=__doc__)
-    faults = ("node", *_STOPPED, "driver", "delay")
+    faults = ("node", *_STOPPED, "driver")
     parser.add_argument("fault", nargs="?", choices=faults, default="node")
     parser.add_argument("--moments", type=whole_number(1, 1000), default=20, metavar="N")
     parser.add_argument("--seed", type=whole_number(0, 2**31 - 1), default=0, metavar="N")
@@ -144,12 +138,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows = draws.randrange(planned or 60)
             with tempfile.TemporaryDirectory(prefix="fleet-faults-") as folder:
                 run = _Run(cluster, folder, _LONG if options.fault == "raylet" else _SUITE)
-                if options.fault == "delay":
-                    results = _delayed(run)
-                else:
-                    run.until(lambda: run.kept.look() > rows and _running(nodes))  # noqa: B023  (used at once)
-                    at = run.kept.look() - 1
-                    results = {"at": at} | _tried(options.fault, cluster, nodes, run)
+                run.until(lambda: run.kept.look() > rows and _running(nodes))  # noqa: B023  (used at once)
+                at = run.kept.look() - 1
+                results = {"at": at} | _tried(options.fault, cluster, nodes, run)
             planned = max(planned, results["planned"])
             alone = options.fault == "node" and not second
             whole = results["kept"] >= rows if alone else results["kept"] == planned
@@ -223,16 +214,6 @@ def _rows(lines: Collection[bytes]) -> set[str]:
     """Return the rows of a record; two attempts at a case differ in their durations."""
     rows = [json.loads(line) for line in lines]
     return {json.dumps(row, sort_keys=True) for row in rows if row["kind"] == "accuracy"}
-
-
-def _delayed(run: _Run) -> dict[str, Any]:
-    """Return the run's results, and how long rows take to arrive, as sampled every 20 ms."""
-    run.until(lambda: False)
-    run.kept.look()
-    # The header and the end don't count: the driver writes them at other times.
-    pairs = zip(run.nodes[0].times[1:-1], run.kept.times[1:-1], strict=True)
-    delays = [round(there - here, 3) for here, there in pairs]
-    return {"median_s": statistics.median(delays), "most_s": max(delays)} | run.results()
 
 
 def _processes() -> dict[int, tuple[int, list[bytes]]]:
