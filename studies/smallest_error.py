@@ -21,7 +21,6 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from kernel_workbench.oracles import OPS
@@ -320,28 +319,25 @@ the number passes too.
 
 
 def main() -> None:
-    """Measure and print the table, and write it if --write says so."""
+    """Measure and print the page, and write it if --write says so."""
     parser = argparse.ArgumentParser(prog="python -m studies.smallest_error", description=__doc__)
     parser.add_argument("--op", action="append", choices=tuple(OPS), help="may be repeated")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write a table in Markdown")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    table = Table(box=None, pad_edge=False)
-    for title in _TITLES:
-        table.add_column(title, no_wrap=True)
     rows = []
     progress = Console(stderr=True)
     for row in measure(arguments.op or OPS):
         seen = ", ".join(detection.case for detection in (row.every, row.rounding, row.bounds))
         progress.print(f"{' '.join(_cells(row))}: {seen}", highlight=False, soft_wrap=True)
         rows.append(row)
-        table.add_row(*_cells(row))
-    Console().print(table)
+    words = ["python -m studies.smallest_error", *(f"--op {op}" for op in arguments.op or ())]
     if arguments.write is not None:
-        words = [*(f"--op {op}" for op in arguments.op or ()), f"--write {arguments.write}"]
-        command = " ".join(["python -m studies.smallest_error", *words])
-        day = datetime.now(UTC).date().isoformat()
-        arguments.write.write_text(_markdown(rows, command, day))
+        words.append(f"--write {arguments.write}")
+    text = _markdown(rows, " ".join(words), datetime.now(UTC).date().isoformat())
+    print(text, end="")
+    if arguments.write is not None:
+        arguments.write.write_text(text)
 
 
 if __name__ == "__main__":
