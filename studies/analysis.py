@@ -1,6 +1,6 @@
 """Compare derived bounds with bounds derived by hand: docs/derivations/analysis.md.
 
-    python -m studies.analysis [--op NAME ... | --cost] [--write FILE]
+    python -m studies.analysis [--cost] [--write FILE]
 
 The study writes attention's forward in a few lines of torch, and analyses it on its `ci` cases for
 a plain kernel, which casts P to halves. It divides the derived bound of each element by the bound
@@ -25,10 +25,10 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.oracles import ATTENTION_FORWARD, OPS
-from kernel_workbench.oracles.analysis import Reference, bounds, rounds
+from kernel_workbench.oracles.analysis import bounds, rounds
 from kernel_workbench.oracles.attention.probes import NEEDLES
 from kernel_workbench.oracles.cases.distributions import INTEGERS
-from kernel_workbench.oracles.op import Case, Numerics, Op
+from kernel_workbench.oracles.op import Case, Numerics
 from kernel_workbench.oracles.reference import ReferenceOp
 from kernel_workbench.oracles.reference.cases import case_of
 from kernel_workbench.oracles.reference.counts import Counter
@@ -81,11 +81,6 @@ def attention_forward(  # noqa: PLR0913  # the op's arguments
     return (p @ v).transpose(1, 2), torch.logsumexp(s, -1)
 
 
-REFERENCES: dict[str, tuple[Op, Reference]] = {
-    op.name: (op, reference) for op, reference in ((ATTENTION_FORWARD, attention_forward),)
-}
-
-
 @dataclass(slots=True)
 class Ratios:
     """Derived over hand-derived bounds of elements with both, and counts of the others."""
@@ -105,24 +100,26 @@ class Ratios:
         return (str(self.cases), str(len(every)), *figures, *map(str, counts))
 
 
-def _cases(op: Op) -> Iterator[Case]:
-    for case in op.cases():
+def _cases() -> Iterator[Case]:
+    for case in ATTENTION_FORWARD.cases():
         finite = not case.distribution.startswith(("nan", "inf", "bias_inf"))
         plain = finite and case.distribution not in {INTEGERS, NEEDLES}
         if case.tier == "ci" and plain and not _LEFT_OUT & case.options:
             yield case
 
 
-def compare(name: str) -> dict[tuple[str, str, str], Ratios]:
+def compare() -> dict[tuple[str, str, str], Ratios]:
     """Return ratios by form of the bound, output and distribution, which may be "all"."""
-    op, reference = REFERENCES[name]
+    op = ATTENTION_FORWARD
     by_key: dict[tuple[str, str, str], Ratios] = defaultdict(Ratios)
-    for case in _cases(op):
+    for case in _cases():
         inputs = op.inputs(case, CPU)
         exact = op.oracle(case, inputs)
         forms = op.forms(case)
         by_hand = op.bound(case, inputs, exact, _NUMERICS)
-        derived = bounds(reference, inputs, _NUMERICS, [form.dtype for form in forms.values()])
+        derived = bounds(
+            attention_forward, inputs, _NUMERICS, [form.dtype for form in forms.values()]
+        )
         own = op.emulate(case, inputs, _NUMERICS) if op.emulate is not None else {}
         for output, bound in zip(forms, derived, strict=True):
             hand, value, emulated = by_hand[output], exact[output], own.get(output)
@@ -157,8 +154,8 @@ _TITLES = (
 )
 
 
-def _rows(name: str) -> Iterator[tuple[str, ...]]:
-    for key, ratios in sorted(compare(name).items()):
+def _rows() -> Iterator[tuple[str, ...]]:
+    for key, ratios in sorted(compare().items()):
         yield *key, *ratios.cells()
 
 
@@ -228,16 +225,14 @@ def _table(titles: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
 def main() -> None:
     """Measure and print the tables, and write them if --write says so."""
     parser = argparse.ArgumentParser(prog="python -m studies.analysis", description=__doc__)
-    parser.add_argument("--op", action="append", choices=tuple(REFERENCES), help="may be repeated")
     parser.add_argument("--cost", action="store_true", help="only the table of costs")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the tables in Markdown")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_pages()  # as a judge does
     parts = []
-    named = () if arguments.cost else arguments.op or REFERENCES
-    tables = [(name, _TITLES, _rows(name)) for name in named]
-    for name, heads, rows in (*tables, ("Cost", _COST_TITLES, costs())):
+    ratios = () if arguments.cost else ((ATTENTION_FORWARD.name, _TITLES, _rows()),)
+    for name, heads, rows in (*ratios, ("Cost", _COST_TITLES, costs())):
         parts.append(f"## {name}\n\n{_table(heads, rows)}")
         print(parts[-1], flush=True)
     if arguments.write is not None:
