@@ -234,7 +234,6 @@ def case_strategy(
 
     Raises:
         ImportError: hypothesis isn't installed.
-        ArgumentsError: the op has no cases but its own.
 
     Example:
         @given(case=case_strategy(SOFTMAX_FORWARD, Domain(dtypes=(torch.float32,))))
@@ -246,8 +245,6 @@ def case_strategy(
     from kernel_workbench.oracles.cases.factors import assembled  # noqa: PLC0415
     from kernel_workbench.oracles.cases.names import objection  # noqa: PLC0415
 
-    if op.allowed is None or not op.allowed.factors:
-        raise ArgumentsError(f"{op.name} has no cases but its own; draw from cases({op.name})")
     serves = _served(op, domain, device, sm)
     levels = [
         strategies.sampled_from([part for parts in factor.levels.values() for part in parts])
@@ -443,10 +440,8 @@ def _subject(
         if not any(isinstance(value, Tensor) for value in plain.values()):
             raise ArgumentsError("the function has no tensor among its arguments; pass one by name")
         return _OfFunction.of(chosen, plain)
-    if chosen.case_from is None:
-        raise ArgumentsError(f"{chosen.name} judges the arguments that it draws alone")
     case = chosen.case_from(plain)
-    problem = chosen.allowed.objection(case) if chosen.allowed is not None else None
+    problem = chosen.allowed.objection(case)
     if problem is not None:
         raise ArgumentsError(f"{chosen.name}: {problem}")
     return _OfOp(chosen, case, plain, chosen.oracle(case, plain), drawn=False)

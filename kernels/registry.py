@@ -304,8 +304,6 @@ def _wrong_domain(op: Op, domain: object) -> str | None:
     for name in sorted(domain.features - set(op.options)):
         choices = hint(name, op.options) if op.options else "it has none"
         return f"its domain lists a feature that {op.name} doesn't have: {name}; {choices}"
-    if op.allowed is None:
-        return None
     known_sizes = (*op.allowed.sizes, *op.allowed.option_sizes)
     related = (name for text in domain.relations for name in sorted(parsed(text).names))
     for name in (*domain.sizes, *related):

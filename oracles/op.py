@@ -591,7 +591,7 @@ class Op:
     oracle     (case, inputs) -> float64 outputs, None where an option leaves an output out
     bound      (case, inputs, truth, numerics) -> one bound for each output that exists
     emulate    (case, inputs, numerics) -> what an idealised kernel with these numerics returns, in
-               the outputs' dtypes: the same roundings, none of its indexing; without one None
+               the outputs' dtypes: the same roundings, none of its indexing
     relations  (case) -> the metamorphic relations that the case is good for
     numerics   what its kernels may declare: `Numerics`, or a subclass with the op's own words
     casts      the casts that they may declare, each with one sentence; None: those that a reference
@@ -599,7 +599,7 @@ class Op:
     signs      (case, seed) -> changes of signs, drawn from the seed; some sign is changed wherever
                one can be. Second calls are made on them, and every buffer of a timing but the first
     linear     the argument that all outputs are linear in, but for those that `signs` leaves
-    allowed    which cases a user may ask for; None: the op's own alone
+    allowed    which cases a user may ask for
 
     How much work it is:
     flops, bytes    (case) -> arithmetic, and the least memory traffic: every input read once,
@@ -622,7 +622,7 @@ class Op:
 
     For arguments that the op didn't draw:
     case_from      (arguments of a kernel) -> the case that has their sizes, dtypes and options;
-                   raises ArgumentsError. None: the op judges the arguments that it draws alone
+                   raises ArgumentsError
     """
 
     name: str
@@ -639,13 +639,14 @@ class Op:
     cases: Callable[[], tuple[Case, ...]]
     signs: Callable[[Case, int], Flips]
     linear: str
+    emulate: Callable[[Case, Inputs, Numerics], Outputs]
+    relations: Callable[[Case], Relations]
+    allowed: Allowed
+    case_from: Callable[[Inputs], Case]
     updates: tuple[str, ...] = field(default=())
     lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    emulate: Callable[[Case, Inputs, Numerics], Outputs] | None = None
     numerics: type[Numerics] = Numerics
     casts: Mapping[str, str] | None = None
-    relations: Callable[[Case], Relations] | None = None
-    allowed: Allowed | None = None
     products: Callable[[Case], bool] = lambda _: False
     whole_work: frozenset[str] = frozenset()
     left_out: tuple[str, ...] = ()
@@ -656,7 +657,6 @@ class Op:
     nonzero: frozenset[str] = frozenset()
     unaligned: frozenset[str] = frozenset()
     gpu_options: frozenset[str] = frozenset()
-    case_from: Callable[[Inputs], Case] | None = None
 
     def found_signs(self) -> list[Any] | None:
         """Return the result of the trials for `signs`, in JSON; None without trials."""
@@ -667,7 +667,7 @@ class Op:
 
     def has_batches(self) -> bool:
         """Say whether some relation tells the bits of a batch-invariant kernel."""
-        return self.relations is not None
+        return True
 
     def part(self, outputs: tuple[str, ...]) -> Op:
         """The op with these outputs alone, in their order; the others are `left_out`.

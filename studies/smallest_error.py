@@ -166,7 +166,7 @@ class JudgedCase:
         """Compute the truth, the bounds and the emulation of a case, for a plain kernel."""
         inputs = op.inputs(case, CPU)
         truth = op.oracle(case, inputs)
-        emulation = {} if op.emulate is None else op.emulate(case, inputs, _NUMERICS)
+        emulation = op.emulate(case, inputs, _NUMERICS)
         return cls(op, case, inputs, truth, op.bound(case, inputs, truth, _NUMERICS), emulation)
 
     def rule(self, function: Function, *, emulation: bool) -> Rule | None:

@@ -37,8 +37,6 @@ def case_of(view: View) -> tuple[Case, tuple[str, ...]]:
         NoOpError: the op has no such case.
     """
     op = OPS[view.op]
-    if op.case_from is None or op.allowed is None:
-        raise NoOpError(f"{op.name} takes no cases but its own")
     arguments, notes = _with_numbers(op, view.arguments)
     try:
         case = op.case_from(arguments)
@@ -64,7 +62,6 @@ def case_of(view: View) -> tuple[Case, tuple[str, ...]]:
 def line_of(case: Case) -> dict[str, object]:
     """Return the case as a line of a file of `--cases` has it, without its weight."""
     allowed = OPS[case.op].allowed
-    assert allowed is not None
     options = sorted(case.options - allowed.implied(dict(case.sizes)))
     line: dict[str, object] = {
         "op": case.op,
@@ -116,7 +113,6 @@ def _nearest(op: Op, case: Case, arguments: Mapping[str, Any]) -> tuple[Layout, 
         for name, value in arguments.items()
         if isinstance(value, Tensor) and name in op.geometry(case)
     }
-    assert op.allowed is not None
     far = any(max(tensor.stride(), default=0) >= _FAR for tensor in placed.values())
     layouts = [
         layout

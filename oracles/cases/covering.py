@@ -69,7 +69,6 @@ class Coverage:
 
     def __post_init__(self) -> None:
         """Count the levels."""
-        assert self.op.allowed is not None
         for factor in self.op.allowed.factors:
             self._starts.append(len(self.names))
             self.names += [(factor.name, level) for level in factor.levels]
@@ -93,7 +92,6 @@ class Coverage:
 
     def _pairs_to_meet(self) -> NDArray[np.bool_]:
         """Return a mask [levels, levels] of the pairs of two factors' levels that are to meet."""
-        assert self.op.allowed is not None
         factors = self.op.allowed.factors
         of_factors = np.array(
             [[a is not b and a.meets_levels_of(b) for b in factors] for a in factors],
@@ -104,7 +102,6 @@ class Coverage:
 
     def levels(self, case: Case) -> list[int]:
         """Return the places of the case's levels; a level that no part makes has none."""
-        assert self.op.allowed is not None
         pairs = zip(self.op.allowed.factors, levels_of(self.op, case), strict=True)
         places = (self._places.get((factor.name, level)) for factor, level in pairs)
         return [place for place in places if place is not None]
@@ -152,7 +149,6 @@ class Coverage:
         return case if self.served(case) else None
 
     def _any(self, factor: int, level: str | None = None) -> Part:
-        assert self.op.allowed is not None
         levels = self.op.allowed.factors[factor].levels
         parts = levels[level if level is not None else self._draw.choice(list(levels))]
         if self.in_turn and len(parts) > 1 and self._draw.random() < _IN_TURN:
@@ -167,7 +163,6 @@ class Coverage:
 
     def _find_bases(self) -> None:
         """Find served cases: the plainest one, those that differ in a factor, the op's own."""
-        assert self.op.allowed is not None
         factors = self.op.allowed.factors
         plain = [Part(), *(next(iter(factor_.levels.values()))[0] for factor_ in factors)]
         tries = [plain]
@@ -189,7 +184,6 @@ class Coverage:
 
     def search(self) -> None:
         """Find which pairs are possible."""
-        assert self.op.allowed is not None
         self._find_bases()
         if not self._bases:
             return
@@ -212,7 +206,6 @@ class Coverage:
                         self._try_pair((one, a), (other, b))
 
     def _place(self, factor: int, level: str) -> int:
-        assert self.op.allowed is not None
         return self._places[self.op.allowed.factors[factor].name, level]
 
     def _note(self, cases: Iterable[Case]) -> None:
@@ -271,7 +264,6 @@ class Coverage:
 
     def _parts(self, number: int, wanted: Sequence[tuple[int, str]], most: int) -> Drawn:
         """Draw the parts of the try of this number."""
-        assert self.op.allowed is not None
         factors = self.op.allowed.factors
         parts = list(self._bases[number % len(self._bases)])
         for place in self._draw.sample(range(len(factors)), min(number // 12, most)):
@@ -281,7 +273,6 @@ class Coverage:
 
     def keep_pairs_of_options(self) -> None:
         """Leave pairs that are possible aside where neither level is an option that is present."""
-        assert self.op.allowed is not None
         present = np.zeros(len(self.names), dtype=np.bool_)
         for factor, start in zip(self.op.allowed.factors, self._starts, strict=True):
             if is_option(factor):
@@ -320,7 +311,6 @@ class Coverage:
 
     def _greedy(self, one: int, other: int, missing: NDArray[np.bool_]) -> Case | None:
         """Return a case with these two levels, and of other factors the levels that meet most."""
-        assert self.op.allowed is not None
         factors = self.op.allowed.factors
         of_level = [place for place, factor_ in enumerate(factors) for _ in factor_.levels]
         wanted = [
@@ -413,7 +403,6 @@ def cover_together(
     They are put into the sizes and dtypes of the op's own cases without options, in turn. A case
     with further options counts for nothing: few kernels serve it.
     """
-    assert op.allowed is not None
     met = [
         (case.options - op.allowed.implied(dict(case.sizes)), frozenset(case.sizes))
         for case in cases
@@ -460,7 +449,6 @@ def cover_triples(
     An option's plain level is that it is absent: a mask that is wrong where there is a bias and no
     window needs that too. Triples are put into the sizes and dtypes of the op's own served cases.
     """
-    assert op.allowed is not None
     factors = [factor for factor in op.allowed.factors if is_option(factor)]
 
     def triples(case: Case) -> set[tuple[tuple[str, str], ...]]:

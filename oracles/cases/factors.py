@@ -193,7 +193,6 @@ def _kind(layout: TensorLayout, adjacent: str) -> str:
 
 def levels_of(op: Op, case: Case) -> tuple[str, ...]:
     """The level of each of the op's factors."""
-    assert op.allowed is not None
     return tuple(factor.level(case) for factor in op.allowed.factors)
 
 
@@ -201,7 +200,6 @@ def assembled(
     op: Op, parts: Iterable[Part], *, seed: int = 0, tier: Tier = "ci", why: str = ""
 ) -> Case:
     """Return the case that has all of the parts; where two parts differ the later one counts."""
-    assert op.allowed is not None
     sizes: dict[str, int] = {}
     options: set[str] = set()
     kinds, layout, distribution = (torch.float32, torch.float32), CONTIGUOUS, "normal"
@@ -229,7 +227,6 @@ def assembled(
 
 def as_part(op: Op, case: Case) -> Part:
     """All of a case but its seed."""
-    assert op.allowed is not None
     sizes = dict(case.sizes)
     return Part(
         sizes=sizes,

@@ -23,8 +23,6 @@ def layout_named(op: Op, name: str) -> Layout | None:
     """Return the layout of this name, or of several joined by "+"; None where there is none."""
     if name == CONTIGUOUS.name:
         return CONTIGUOUS
-    if op.allowed is None:
-        return None
     parts = [op.allowed.layouts.get(part_name) for part_name in name.split("+")]
     present = [part for part in parts if part is not None]
     return joined(present) if len(present) == len(parts) else None
@@ -63,7 +61,7 @@ def case_named(op: Op, name: str) -> Case | None:
     """Return the case of this id, of any that the op allows; None where it is no such id."""
     allowed = op.allowed
     words = name.split("-")
-    if allowed is None or words.pop(0) != op.name:
+    if words.pop(0) != op.name:
         return None
     sizes: dict[str, int] = {}
     while words and (size := _SIZE.fullmatch(words[0])) and words[0] not in op.options:
@@ -105,7 +103,6 @@ def case_named(op: Op, name: str) -> Case | None:
 
 def objection(op: Op, case: Case) -> str | None:
     """Return why the op has no such case, in one sentence; None where it has."""
-    assert op.allowed is not None
     return op.allowed.objection(case) or misplaced(op, case)
 
 
@@ -115,8 +112,7 @@ def misplaced(op: Op, case: Case) -> str | None:
         return None
     present = op.geometry(case)
     for part in case.layout.name.split("+"):
-        layout = op.allowed.layouts.get(part) if op.allowed is not None else None
-        placed = [name for name, _ in (layout or case.layout).tensors]
+        placed = [name for name, _ in op.allowed.layouts.get(part, case.layout).tensors]
         alone = [name for name in placed if part.startswith(f"{name}_")]
         lacking = [name for name in alone or placed if name not in present]
         if placed and lacking and (alone or len(lacking) == len(placed)):

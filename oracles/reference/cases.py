@@ -304,7 +304,6 @@ def cases_of(op: Op, sizes: Mapping[str, Sizes]) -> tuple[Case, ...]:
 
 
 def _possible(op: Op, cases: Iterator[Case]) -> Iterator[Case]:
-    assert op.allowed is not None
     return (case for case in cases if op.allowed.objection(case) is None)
 
 
@@ -318,7 +317,6 @@ def _none_of(op: Op, sizes: Mapping[str, Sizes], name: str, tier: Tier) -> Itera
 
 def _far(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     """Yield a case for each tensor whose entries may lie so far apart that offsets pass 2^31."""
-    assert op.allowed is not None
     plain = {name: size.plain for name, size in sizes.items()}
     pairs = tuple(_dtypes(op))
     half = (torch.bfloat16, torch.bfloat16)
@@ -352,7 +350,6 @@ class _Covering(Coverage):
 
     def search(self) -> None:
         """Take each pair for possible: one that can't be made costs its tries, and is given up."""
-        assert self.op.allowed is not None
         self._find_bases()
         if not self._bases:  # one size alone isn't small where another must not be larger
             every = (
@@ -377,7 +374,6 @@ def _covering(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
 
     Kernels and graphs are made once for each shape.
     """
-    assert op.allowed is not None
     few = tuple(map(_few_sizes, op.allowed.factors))
 
     # Of fixed axes a definition may have so many that no case is small.
@@ -424,7 +420,6 @@ def _left_out(
     layouts' cases have the sizes of `few` that no other case has beside ordinary values: a sum's
     end isn't seen where its numbers are zeros or NaN.
     """
-    assert op.allowed is not None
     several = [case for case in beside if all(size > 1 for _, size in case.sizes)]
     layouts, fed = ({case.layout.name for case in several}, {case.distribution for case in several})
     ordinary = (case for case in several if case.distribution in _TELLING)
@@ -466,7 +461,6 @@ def _not_finite(
 
     beside: cases in which some have met. serves: whether the op has a case, and it is small.
     """
-    assert op.allowed is not None
     pairs = [pair for pair in _dtypes(op) if pair[0] == pair[1]] or list(_dtypes(op))
     single, *halves = sorted(pairs, key=lambda pair: pair[0] != torch.float32)
     telling = (case for case in beside if all(size > 1 for _, size in case.sizes))
@@ -493,7 +487,6 @@ def _few_sizes(factor: Factor) -> Factor:
 
 
 def _dtypes(op: Op) -> Iterator[Dtypes]:
-    assert op.allowed is not None
     for parts in op.allowed.factors[0].levels.values():
         for part in parts:
             assert part.dtypes is not None
@@ -505,7 +498,6 @@ def _large(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
 
     Odd ones are of each distribution and of each layout, as dtypes come round.
     """
-    assert op.allowed is not None
     most = max((len(size.large) for size in sizes.values()), default=1)
     for turn in range(most):
         for first in range(most):

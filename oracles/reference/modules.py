@@ -687,7 +687,6 @@ def _cases(op: ReferenceOp, own: Case) -> tuple[Case, ...]:
 def _in_turn(op: ReferenceOp) -> Iterator[Case]:
     """Each distribution, layout and pair of dtypes once, and of each size each value."""
     allowed, sizes = op.allowed, op.reference.sizes
-    assert allowed is not None
     layouts, pairs = list(allowed.layouts.values()), [_SINGLE]
     pairs += [(item, item) for item in (torch.float16, torch.bfloat16)]
     values = {name: [n for of in item.levels.values() for n in of] for name, item in sizes.items()}

@@ -49,8 +49,6 @@ def coverage_rows(
         The number of possible and of met pairs of levels, with examples of pairs that are missing.
     """
     op = kernel.op
-    if op.allowed is None or not op.allowed.factors:
-        return
     own = [row for row in rows if (row.case.op, row.kernel) == (op.name, kernel.name)]
     coverage = Coverage(op, serves)
     coverage.search()

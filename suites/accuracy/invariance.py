@@ -67,7 +67,7 @@ def examine(
     """
     invariance = Invariance()
     plain = case.distribution in _PLAIN
-    related = () if kernel.op.relations is None else kernel.op.relations(case)
+    related = kernel.op.relations(case)
     declared = kernel.numerics
     repeats = declared.bitwise_repeatable
     promise = _promise(kernel, "batch_invariant")

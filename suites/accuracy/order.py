@@ -19,13 +19,8 @@ _LIMITED = frozenset({"nan", "inf"})  # words of distributions whose rows tell o
 
 
 def by_early_death(op: Op, cases: Iterable[Case]) -> list[Case]:
-    """Return the op's cases, those of `telling_cases` first and cases without work last.
-
-    An op whose cases have no factors keeps the given order.
-    """
+    """Return the op's cases, those of `telling_cases` first and cases without work last."""
     listed = list(cases)
-    if op.allowed is None or not op.allowed.factors:
-        return listed
     chosen = telling_cases(op, listed)
     first = set(chosen)
     rest = [case for case in listed if case not in first]
@@ -37,14 +32,13 @@ def telling_cases(op: Op, cases: Iterable[Case], rounds: int = _ROUNDS) -> list[
     """Choose few cases that meet each level of each factor `rounds` times, if the cases allow it.
 
     Args:
-        op: an op whose cases have factors.
+        op: an op.
         cases: the cases to choose from.
         rounds: how often each level is met.
 
     Returns:
         At most 64 cases, in the order of the number of new levels that they meet.
     """
-    assert op.allowed is not None
     names = [factor.name for factor in op.allowed.factors]
     levels = {
         case: frozenset(zip(names, levels_of(op, case), strict=True))

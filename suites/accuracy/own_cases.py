@@ -48,8 +48,6 @@ def own_cases(
         The drawn cases: with `beside` fewer than 60 only if the domain allows no more.
     """
     op = kernel.op
-    if op.allowed is None or not op.allowed.factors:
-        return []
 
     def draw(most_flops: float, earlier: Iterable[Case], why: str) -> list[Case]:
         def serves(case: Case) -> bool:

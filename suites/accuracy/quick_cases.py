@@ -33,6 +33,4 @@ def quick_cases(op: Op, cases: Iterable[Case], serves: Callable[[Case], bool]) -
     left = [case for case in served if is_small(op, case, MOST_FLOPS)]
     if not left:
         return sorted(served, key=op.flops)[:1]
-    if op.allowed is None or not op.allowed.factors:
-        return left[:MOST_CASES]
     return telling_cases(op, left, rounds=1)[:MOST_CASES]

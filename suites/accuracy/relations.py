@@ -79,7 +79,7 @@ def examine(
         One result for each relation that was tried.
     """
     results = []
-    for relation in () if kernel.op.relations is None else kernel.op.relations(case):
+    for relation in kernel.op.relations(case):
         if isinstance(relation, Balance):
             if relation.output in outputs:
                 results.append(_balanced(relation, case, inputs, outputs, bounds))

@@ -102,20 +102,14 @@ class CaseValues:
             self.bounds[numerics] = self.op.bound(self.case, inputs, truth, numerics)
         return self.bounds[numerics]
 
-    def emulation_of(self, kernel: Kernel) -> Outputs | None:
-        """Return the outputs of an idealised kernel with the same numerics.
-
-        None means that the op has no emulation.
-        """
-        if self.op.emulate is None:
-            return None
+    def emulation_of(self, kernel: Kernel) -> Outputs:
+        """Return the outputs of an idealised kernel with the same numerics."""
         return self._emulated(kernel.numerics.of_bounds, None)
 
     def emulations_in_other_orders(self, kernel: Kernel) -> Iterator[Outputs]:
         """Yield the emulation in other orders of addition, each computed when it is needed."""
-        if self.op.emulate is not None:
-            for lanes in LANES:
-                yield self._emulated(kernel.numerics.of_bounds, lanes)
+        for lanes in LANES:
+            yield self._emulated(kernel.numerics.of_bounds, lanes)
 
     def _emulated(self, numerics: Numerics, lanes: int | None) -> Outputs:
         key = numerics, lanes
@@ -123,7 +117,6 @@ class CaseValues:
             if not self._keeps_several:
                 self.emulations.clear()
             inputs = self.originals.read()
-            assert self.op.emulate is not None
             with nullcontext() if lanes is None else summed_in(lanes):
                 self.emulations[key] = self.op.emulate(self.case, inputs, numerics)
         return self.emulations[key]

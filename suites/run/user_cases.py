@@ -235,8 +235,6 @@ def _case(line: bytes, most_bytes: int, why: str) -> Case:
     op = OPS.get(parsed.op)
     if op is None:
         raise CasesError(f"there is no op {_quoted(parsed.op)}; {hint(parsed.op, OPS)}")
-    if op.allowed is None:
-        raise CasesError(f"{op.name} accepts its own cases alone; leave the line out")
     sizes = _sizes(parsed, op.allowed)
     for name in (parsed.dtype, parsed.weight_dtype):
         if name is not None and name not in DTYPES:

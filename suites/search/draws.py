@@ -91,7 +91,6 @@ class Draws:
 
     def _any(self) -> Case | None:
         """Draw a case of random levels."""
-        assert self.op.allowed is not None
         share = self._draw.choice((0.1, 0.3, 0.6, 1.0))
         parts = []
         for factor in self.op.allowed.factors:
@@ -104,7 +103,6 @@ class Draws:
 
     def _rarest_values(self) -> Part:
         """Draw one of the distributions that were drawn least, with what it needs."""
-        assert self.op.allowed is not None
         levels = (level for factor in self.op.allowed.factors for level in factor.levels.values())
         parts = [part for level in levels for part in level if part.distribution]
         fewest = min((self._values[part.distribution] for part in parts), default=0)
@@ -115,7 +113,6 @@ class Draws:
 
     def _far(self) -> Case | None:
         """Draw a case of random levels in which an argument has far strides."""
-        assert self.op.allowed is not None
         layouts = [layout for layout in self.op.allowed.layouts.values() if is_far(layout)]
         case = self._any()
         if not self.far or not layouts or case is None:
@@ -133,7 +130,6 @@ class Draws:
         """Draw a case near an interesting one."""
         if not self._pool:
             return None
-        assert self.op.allowed is not None
         _, case = self._draw.choice(self._pool)
         factor = self._draw.choice(self.op.allowed.factors)
         part = self._draw.choice(self._draw.choice(list(factor.levels.values())))
@@ -148,7 +144,6 @@ class Draws:
             (name, self._size(name, value) if self._draw.random() < 0.3 else value)
             for name, value in case.sizes
         )
-        assert self.op.allowed is not None
         options = case.options - self.op.allowed.implied(dict(case.sizes))
         changed = replace(case, sizes=sizes, options=options | self.op.allowed.implied(dict(sizes)))
         if changed.layout.tensors and self._draw.random() < 0.4:

@@ -45,7 +45,6 @@ def changes(op: Op, case: Case) -> Iterator[Simplification]:
 
 
 def _changed(op: Op, case: Case) -> Iterator[tuple[str, Case]]:
-    assert op.allowed is not None
     implied = op.allowed.implied
     sizes = dict(case.sizes)
     chosen = case.options - implied(sizes)
@@ -99,7 +98,6 @@ def _smaller(op: Op, case: Case) -> Iterator[tuple[str, Case]]:
 
 def _resized(op: Op, case: Case, sizes: dict[str, int]) -> Case:
     """Return the case with these sizes, and the options that follow from them."""
-    assert op.allowed is not None
     options = case.options - op.allowed.implied(dict(case.sizes))
     return replace(case, sizes=tuple(sizes.items()), options=options | op.allowed.implied(sizes))
 
@@ -138,22 +136,21 @@ def shrink(
         smaller = None
         for change in changes(op, case):
             if change.case.id() not in results and not more(len(results)):
-                return Shrunk(case, _needs(op, case, ()), len(results), whole=False)
+                return Shrunk(case, _needs(case, ()), len(results), whole=False)
             if breaks(change.case):
                 smaller = change.case
                 break
             kept.append(change.what)
         if smaller is None:
-            return Shrunk(case, _needs(op, case, kept), len(results), whole=True)
+            return Shrunk(case, _needs(case, kept), len(results), whole=True)
         case = smaller
 
 
-def _needs(op: Op, case: Case, kept: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+def _needs(case: Case, kept: list[str] | tuple[str, ...]) -> tuple[str, ...]:
     """Return the properties that couldn't be made plainer, in words.
 
     A size is a property only if it is above 1 and a smaller value doesn't do.
     """
-    assert op.allowed is not None
     sizes = dict(case.sizes)
     needs = dict.fromkeys(change for change in kept if " of " not in change)
     for name, value in sizes.items():

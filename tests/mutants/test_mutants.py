@@ -90,7 +90,7 @@ def test_cases_of_a_mutant_need_no_gpu(mutant: Mutant) -> None:
     allowed = OPS[mutant.op].allowed
     for case in mutant.own_cases.values():
         assert (case.op, case.tier) == (mutant.op, "ci")
-        assert allowed is not None and allowed.objection(case) is None
+        assert allowed.objection(case) is None
 
 
 def test_mutants_are_many_and_told_apart() -> None:

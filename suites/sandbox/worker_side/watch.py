@@ -356,9 +356,7 @@ def watch_oracles() -> None:
     """Refuse every call of functions that compute truth or bounds: a worker needs none of them."""
     for op in OPS.values():
         for function in (op.oracle, op.bound, op.emulate):
-            plain = (
-                inspect.unwrap(function) if function is not None else None
-            )  # without torch.no_grad
+            plain = inspect.unwrap(function)  # without torch.no_grad
             if isinstance(plain, FunctionType) and plain.__closure__ is None:
                 # In place, so that earlier imports of the function are watched too.
                 plain.__code__ = _refused.__code__
