@@ -99,9 +99,9 @@ class _Tile:
             s = c * self.tanh
         bias, slopes = optional(problem.inputs, "bias"), optional(problem.inputs, "alibi_slopes")
         if bias is not None:
-            s = self._with_bias(s, bias)
+            s = s + piece.bias_of(bias).float()
         if slopes is not None:
-            s = s - piece.per_head(slopes).float() * self._distance()
+            s = s - piece.per_head(slopes).float() * piece.distance.abs()
         self.s = s.masked_fill_(~piece.mask, -torch.inf)
         keep = piece.keep()
         self.keep = None if keep is None else keep.float()
@@ -117,19 +117,6 @@ class _Tile:
     def statistic(self, tensor: Tensor) -> Tensor:
         """Return the piece's rows of a statistic [b, h_q, s_q], as fp32 [B, H, R, 1]."""
         return self.piece.statistic_of(tensor).float()
-
-    def _with_bias(self, s: Tensor, bias: Tensor) -> Tensor:
-        b, heads, rows, keys = s.shape
-        group = self.piece.problem.group
-        apart = s.view(b, heads * group, rows // group, keys)
-        return (apart + self.piece.bias_view(bias).float()).view(s.shape)
-
-    def _distance(self) -> Tensor:
-        """|i + shift - j|, [R, K]."""
-        piece, device = self.piece, self.q.device
-        queries = torch.arange(piece.queries.start, piece.queries.stop, device=device)
-        rows = queries.repeat(piece.problem.group)[:, None] + piece.problem.shift(piece.span)
-        return (rows - torch.arange(piece.keys.start, piece.keys.stop, device=device)).abs()
 
     def softmax(self) -> tuple[Tensor, Tensor]:
         """out before its last cast [B, H, R, d_v], and lse [B, H, R, 1]."""

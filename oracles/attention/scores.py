@@ -281,24 +281,24 @@ class Piece:
         view = self.bias_view(target)
         view += self._unstacked(pairs).sum_to_size(view.shape)
 
-    def _bias(self, bias: Tensor) -> Tensor:
+    def bias_of(self, bias: Tensor) -> Tensor:
+        """Return the bias of the piece's pairs, as float64 [B, H, R, K]."""
         heads = (self.heads.stop - self.heads.start) * self.problem.group
         wide = self.bias_view(bias).double()
         return self._stacked(wide.expand(-1, heads, len(self.queries), -1))
 
-    @cached_property
-    def _places(self) -> tuple[Tensor, Tensor]:
-        """Each row's query, with the shift, and each key: [R, 1] and [K]."""
+    @property
+    def distance(self) -> Tensor:
+        """How far each key is past each row's query, with the shift, [R, K]."""
         device = self.problem.q.device
         queries = torch.arange(self.queries.start, self.queries.stop, device=device)
         rows = queries.repeat(self.problem.group)[:, None] + self.problem.shift(self.span)
-        return rows, torch.arange(self.keys.start, self.keys.stop, device=device)
+        return torch.arange(self.keys.start, self.keys.stop, device=device) - rows
 
     @cached_property
     def mask(self) -> Tensor:
         """Which pairs the masks leave, bool [R, K]."""
-        rows, keys = self._places
-        distance = keys - rows
+        distance = self.distance
         mask = torch.ones_like(distance, dtype=torch.bool)
         if self.problem.right is not None:
             mask &= distance <= self.problem.right
@@ -333,15 +333,14 @@ class Piece:
             s = tanh * problem.softcap
         bias, slopes = optional(inputs, "bias"), optional(inputs, "alibi_slopes")
         if bias is not None:
-            wide = self._bias(bias)
+            wide = self.bias_of(bias)
             s, offset = s + wide, wide.abs()
             unmasked = wide != -torch.inf
             if not bool(unmasked.all()):
                 attends = attends & unmasked
                 offset = offset.masked_fill(~attends, 0)
         if slopes is not None:
-            rows, keys = self._places
-            distance = self.per_head(slopes) * (keys - rows).abs()
+            distance = self.per_head(slopes) * self.distance.abs()
             s = s - distance
             offset = distance.abs() if offset is None else offset + distance.abs()
         return Scores(x, tanh, s.masked_fill(~self.mask, -torch.inf), attends, offset)
