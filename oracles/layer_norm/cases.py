@@ -196,14 +196,8 @@ def _strides(tier: Tier) -> Iterator[Case]:
             for dtypes in _SAME if tier == "ci" else _ALL:
                 yield layer_norm_case(m, n, dtypes, tier, layout=layout)
     for layout in FAR:
-        if tier == "ci":
-            yield layer_norm_case(
-                3, 264, _SAME[2], tier, layout=layout, why="offsets past 2^31 elements"
-            )
-        else:
-            yield layer_norm_case(
-                3, 8320, _SAME[2], tier, layout=layout, why="offsets past 2^31 elements"
-            )
+        n, why = 264 if tier == "ci" else 8320, "offsets past 2^31 elements"
+        yield layer_norm_case(3, n, _SAME[2], tier, layout=layout, why=why)
 
 
 _NEEDED = {
