@@ -155,7 +155,7 @@ class _Order(TorchDispatchMode):
         x, *rest = args
         place = _place(x)
         if place in self.chains:
-            addends = self.chains[place][1]
+            addends = (_in_form_of(x, addend) for addend in self.chains[place][1])
             self._note(result, tuple(func(addend, *rest, **named) for addend in addends))
         if place in self.products:
             exact = self.products[place][1]
@@ -250,6 +250,12 @@ class _Order(TorchDispatchMode):
             for place, product in self.products.items()
             if _storage(product[0]) not in storages
         }
+
+
+def _in_form_of(x: Tensor, addend: Tensor) -> Tensor:
+    """Return an addend in the shape and the strides of its sum, which can be moved likewise."""
+    same = addend.shape == x.shape and addend.stride() == x.stride()
+    return addend if same else torch.empty_like(x).copy_(addend)
 
 
 def _storage(x: Tensor) -> int:

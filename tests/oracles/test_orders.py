@@ -82,6 +82,16 @@ def test_chain_of_additions_begins_with_the_largest() -> None:
     assert torch.equal(turned, expected)
 
 
+def test_addend_that_is_broadcast_is_moved_with_its_sum() -> None:
+    """A row that is added to each row of a matrix has no view of the sum's shape."""
+    draw = torch.Generator().manual_seed(0)
+    a, b, c = torch.randn(64, 33, generator=draw), *torch.randn(2, 33, generator=draw)
+    whole = torch.stack([a, b.expand(64, 33), c.expand(64, 33)]).sort(0, descending=True).values
+    with summed_in(1):
+        moved = (a + b).view(8, 8, 33) + c
+    assert torch.equal(moved.view(64, 33), (whole[0] + whole[1]) + whole[2])
+
+
 def test_addend_that_is_written_to_is_no_addend_any_more() -> None:
     """The chain is that of the values at the time of the addition."""
     a, b, c = (torch.full((3,), each) for each in (1.0, 2.0, 4.0))
