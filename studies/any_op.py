@@ -303,11 +303,6 @@ def _table(rows: list[dict[str, Any]], *, joined: bool) -> str:
     return "\n".join([*lines, ""])
 
 
-def _load_tracing() -> None:
-    """Follow errors once, since torch loads much then: a process of a file finds it loaded."""
-    analysis.bounds(torch.sigmoid, {"input": torch.ones(1)}, Numerics(), (torch.float32,))
-
-
 def _part(text: str) -> tuple[int, int]:
     """Return K and N of K/N. Raises ValueError."""
     own, parts = (int(number) for number in text.split("/"))
@@ -332,7 +327,8 @@ def main() -> int:
     torch.set_num_threads(1)
     torch.backends.cudnn.allow_tf32 = False  # PyTorch's default for convolutions is True
     if options_typed.device == "cpu":  # a process that has met CUDA can't be forked
-        _load_tracing()
+        # Errors are followed once, since torch loads much then: a file's process finds it loaded.
+        analysis.bounds(torch.sigmoid, {"input": torch.ones(1)}, Numerics(), (torch.float32,))
     kept = options_typed.write.with_suffix(".jsonl")
     dtype = getattr(torch, options_typed.dtype) if options_typed.dtype else None
     trial = _FileTrial(dtype, torch.device(options_typed.device), options_typed.own_sizes)

@@ -350,14 +350,12 @@ def _relative(quantity: Quantity) -> float:
     return result
 
 
-def _speaks(above: Tensor) -> bool:
-    """Return True if no error exceeds a part of a magnitude, but for underflow; NaN exceeds it."""
-    return float(above.amax()) <= SAYS_NOTHING * _UNDERFLOW
-
-
 def _silent(error: Tensor, size: Tensor) -> Tensor | None:
     """Where a bound says nothing of what has this size; None: nowhere."""
-    if not size.numel() or _speaks(torch.sub(error, size, alpha=SAYS_NOTHING)):
+    if not size.numel():
+        return None
+    most = float(torch.sub(error, size, alpha=SAYS_NOTHING).amax())
+    if most <= SAYS_NOTHING * _UNDERFLOW:  # NaN is above
         return None
     silent = error > (size + _UNDERFLOW).mul_(SAYS_NOTHING).nan_to_num_(posinf=LARGEST)
     return silent if bool(silent.any()) else None

@@ -185,28 +185,14 @@ _MAGNITUDES = frozenset(
 )
 _OPTIONS = ("causal", "alibi", "softcap", "sink", "dropout", "varlen", "scale")
 _ALIKE = frozenset({"constant", "negative_zero"})
+# By a tensor that an op has to have: q where scores are changed.
 _CHANGED = {
-    "inf_q": "q",
-    "inf_v": "v",
-    "inf_do": "do",
-    "large_do": "do",
-    "nan_sink": "q",
-    "minus_inf_sink": "q",
-    "nan_slopes": "q",
-    "nan_q": "q",
-    "nan_k": "k",
-    "nan_v": "v",
-    "inf_k": "k",
-    "nan_do": "do",
+    **dict.fromkeys(("nan_q", "inf_q", "near_flat", "one_hot", "logits1e4", "qk_subnormals"), "q"),
+    **dict.fromkeys(("nan_sink", "minus_inf_sink", "sink_large", "nan_slopes"), "q"),
+    **dict.fromkeys(("nan_k", "inf_k", "k_plus8", "nan_masked"), "k"),
+    **dict.fromkeys(("nan_v", "inf_v", "v_plus8"), "v"),
+    **dict.fromkeys(("nan_do", "inf_do", "large_do"), "do"),
     "nan_out": "out",
-    "k_plus8": "k",
-    "v_plus8": "v",
-    "near_flat": "q",
-    "one_hot": "q",
-    "logits1e4": "q",
-    "qk_subnormals": "q",
-    "sink_large": "q",
-    "nan_masked": "k",
 }
 
 

@@ -132,11 +132,8 @@ class Coverage:
         self.met |= pairs
         return new
 
-    def new_pairs(self, case: Case) -> int:
-        """Return the number of possible pairs that the case would be the first to meet."""
-        return self._new(self._pairs(case))
-
     def _new(self, pairs: NDArray[np.bool_]) -> int:
+        """Return how many of the pairs are possible, and haven't met."""
         return int(np.count_nonzero(pairs & ~self.met & self.possible)) // 2
 
     def served(self, case: Case) -> bool:
@@ -301,7 +298,7 @@ class Coverage:
             greedy = self._greedy(one, other, missing)
             case = (
                 greedy
-                if greedy and self.new_pairs(greedy)
+                if greedy and self._new(self._pairs(greedy))
                 else self._cases_of_pairs.get((one, other))
             )
             if case is not None:

@@ -73,7 +73,7 @@ def _all(case: Case) -> Iterator[Relation | Balance]:
         yield Balance("the sum of dx along a row is known", "dx", None, partial(_sums, case))
         total = partial(_sums, case, weighted=True)
         name = "the sum of dx x^ along a row is known"
-        yield Balance(name, "dx", partial(_x_hat, case), total)
+        yield Balance(name, "dx", lambda inputs: _wide_rows(case, inputs)[1], total)
     yield from _alone(case)
 
 
@@ -108,11 +108,6 @@ def _wide_rows(case: Case, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
     if weight is not None:
         dy = dy * (weight.double() + ("zero_centred" in case.options))
     return dy, normalise(x, mean, rstd), rstd
-
-
-def _x_hat(case: Case, inputs: Inputs) -> Tensor:
-    """Return x^ [m, n] in float64."""
-    return _wide_rows(case, inputs)[1]
 
 
 def _sums(case: Case, inputs: Inputs, *, weighted: bool = False) -> Tensor:

@@ -16,6 +16,7 @@ usual limit of "few".
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -27,7 +28,7 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.oracles.op import CONTIGUOUS, Case, Inputs, Relation, Relations, required
-from kernel_workbench.oracles.reference.signature import Array, Axis, Extent
+from kernel_workbench.oracles.reference.signature import Axis, Extent
 from kernel_workbench.oracles.relations import Tensors, copied, is_sampled
 
 if TYPE_CHECKING:
@@ -172,17 +173,14 @@ def _relations(reference: Reference, axis: str, case: Case) -> Iterator[Relation
         name = "the rows in reverse order"
         yield _relation(reference, axis, case, name, _reversed_rows, count)
     sizes = dict(case.sizes)
-    elements = sum(torch.Size(array.shape(sizes)).numel() for array in _arrays(reference))
+    arrays = (*reference.signature.arrays, *reference.signature.outputs)
+    elements = sum(math.prod(array.shape(sizes)) for array in arrays)
     wanted = _MORE_ROWS[case.tier] // count + 1
     times = min(wanted, _MOST_ELEMENTS[case.tier] // max(1, elements))
     if times > 1:
         name = "the rows beside copies of themselves"
         rows = partial(_copied_rows, times=times)
         yield _relation(reference, axis, case, name, rows, times * count)
-
-
-def _arrays(reference: Reference) -> tuple[Array, ...]:
-    return (*reference.signature.arrays, *reference.signature.outputs)
 
 
 def _relation(

@@ -325,14 +325,9 @@ def _far(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
         (name, _), *_ = layout.tensors
         for axis, entries in product(sizes, _ENTRIES):
             case = case_of(op.name, plain | {axis: entries}, pair, "ci")
-            if op.allowed.objection(case) is None and _entries(op, case, name) == entries:
+            if op.allowed.objection(case) is None and op.geometry(case)[name].shape[0] == entries:
                 yield replace(case, layout=layout, why="offsets past 2^31 elements")
                 break
-
-
-def _entries(op: Op, case: Case, name: str) -> int:
-    """Return how many entries a tensor has along its slowest axis."""
-    return op.geometry(case)[name].shape[0]
 
 
 def _once(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
@@ -424,7 +419,8 @@ def _left_out(
     layouts, fed = ({case.layout.name for case in several}, {case.distribution for case in several})
     ordinary = (case for case in several if case.distribution in _TELLING)
     asked = {*plain.items(), *(size for case in ordinary for size in case.sizes)}
-    values = (size for factor in few for of in factor.levels.values() for size in _sizes_of(of))
+    parts = chain.from_iterable(of for factor in few for of in factor.levels.values())
+    values = (size for part in parts for size in part.sizes.items())
     unasked = [size for size in dict.fromkeys(values) if size not in asked and size[1] > 1]
     pairs = tuple(_dtypes(op))
 
@@ -448,10 +444,6 @@ def _left_out(
         name = part.distribution or ""
         if name not in fed:
             yield from case_with(part.dtypes or pairs[0], CONTIGUOUS, name)
-
-
-def _sizes_of(parts: Iterable[Part]) -> Iterator[tuple[str, int]]:
-    return chain.from_iterable(part.sizes.items() for part in parts)
 
 
 def _not_finite(

@@ -223,7 +223,8 @@ class _Module:
                 )
                 for name, (shape, dtype) in self.shapes.items()
             }
-            state = {name: _like(self.own_tensor(name)) for name in self.state}
+            own = {name: self.own_tensor(name) for name in self.state}
+            state = {name: torch.empty(one.shape, dtype=one.dtype) for name, one in own.items()}
             with _Writes() as writes:
                 result, after = self._called(tensors | state, tuple(self.state))
         changed = tuple(
@@ -628,10 +629,6 @@ def _named(module: nn.Module, inputs: Inputs) -> tuple[dict[str, Any], dict[str,
         return value
 
     return {name: placed(name, value) for name, value in arguments.items()}, tensors
-
-
-def _like(tensor: Tensor) -> Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
 def _longer(tensor: Tensor, place: int, length: int) -> Tensor:
