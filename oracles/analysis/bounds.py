@@ -546,11 +546,7 @@ def emulate(
 ) -> tuple[Tensor, ...]:
     """Return the reference's outputs in fp32 with the casts of the numerics, each in its dtype.
 
-    Args:
-        reference: the torch function that defines the op.
-        inputs: its keyword arguments.
-        numerics: the arithmetic that the kernel declares.
-        out_dtypes: the dtype of each output.
+    The arguments are those of `bounds`.
     """
     with whole_products(), _Kernel(Arithmetic.of(numerics, _activations(inputs))):
         outputs = run(reference, inputs, torch.float32)

@@ -86,11 +86,12 @@ def attention_case(
 ) -> Case:
     """A case of any attention op; sizes are (b, h_q, h_kv, s_q, s_kv, d, d_v).
 
-    options are separated by spaces; "window", "gqa" and "unequal_d" follow from the rest.
+    options are separated by spaces; "window", "gqa" and "unequal_d" follow from the rest. Delta has
+    no options, and so none of these.
     """
     named = dict(zip(SIZES, sizes, strict=True))
     if op == DELTA:
-        named = {name: named[name] for name in DELTA_SIZES}
+        named, options, window = {name: named[name] for name in DELTA_SIZES}, "", None
     limits = zip(_WINDOW, window or (None, None), strict=True)
     named |= {name: limit for name, limit in limits if limit is not None}
     return Case(
@@ -321,7 +322,7 @@ def _lengths(op: str, tier: Tier) -> Iterator[Case]:
     if tier == "ci":
         for index, (s_q, s_kv, options, why) in enumerate(_CI_LENGTHS):
             if op == DELTA:
-                options, why = "", "" if s_q else "no rows"
+                why = "" if s_q else "no rows"
             elif op == GRADIENTS and s_q * s_kv and index % 3:
                 continue  # its parts have them
             for dtype in turn(op, index) if s_q * s_kv else DTYPES:
@@ -341,7 +342,7 @@ def _lengths(op: str, tier: Tier) -> Iterator[Case]:
         return
     masks = ("", "causal", "causal bottom_right")
     for (i, s_q), (j, s_kv) in itertools.product(enumerate(_LENGTHS), repeat=2):
-        options = "" if op == DELTA else masks[(i + j) % len(masks)]
+        options = masks[(i + j) % len(masks)]
         for dtype in turn(op, i + j // len(masks)):
             yield attention_case(op, (2, 2, 2, s_q, s_kv, 64, 64), dtype, tier, options=options)
 
@@ -429,7 +430,7 @@ def layouts(tier: Tier) -> Iterator[Case]:
     for op in OPS:
         for index, layout in enumerate(_placed(op, tier)):
             has_bias = layout.name.startswith(("bias", "offset", "kv_expanded_keys"))
-            options = "bias" if has_bias and op != DELTA else ""
+            options = "bias" if has_bias else ""
             heads = 1 if "offset" in layout.name else 2
             sizes: tuple[int, ...] = (1, heads, heads, 33, 40, 64, 64)
             dtypes = turn(op, index)
@@ -583,8 +584,8 @@ def distributions(tier: Tier) -> Iterator[Case]:
                     sizes,
                     dtype,
                     tier,
-                    options="" if op == DELTA else fed.options,
-                    window=None if op == DELTA else fed.window,
+                    options=fed.options,
+                    window=fed.window,
                     distribution=fed.distribution,
                     seed=seed,
                     why=fed.why,
@@ -780,9 +781,7 @@ def large(tier: Tier) -> Iterator[Case]:
     for op in OPS:
         for index, (options, window, sizes) in enumerate(_LONG_SEQUENCES):
             dtype = DTYPES[1 + index % 2]
-            wanted = "" if op == DELTA else options
-            window_ = None if op == DELTA else window
-            yield attention_case(op, sizes, dtype, tier, options=wanted, window=window_)
+            yield attention_case(op, sizes, dtype, tier, options=options, window=window)
         for sizes in _SPLIT:
             why = "few queries and many keys: keys split over programs"
             yield attention_case(op, sizes, DTYPES[2], tier, why=why)
