@@ -69,12 +69,13 @@ Reading = int | Missing
 
 
 class Meter(Protocol):
-    """A source of samples: a GPU, or a recorded trace that stands in for one."""
-
-    uuid: str
+    """A source of samples: a GPU, or in tests a recorded trace."""
 
     def read(self, names: Sequence[str]) -> dict[str, Reading]:
         """Read fields; return by name a value, or the reason why there is none."""
+
+    def close(self) -> None:
+        """Release the source."""
 
 
 def why(error: Any) -> Missing:  # noqa: ANN401  (pynvml is untyped)

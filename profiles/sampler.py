@@ -16,22 +16,19 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernel_workbench.profiles.nvml import Meter, NvmlGpu, open_gpu
-from kernel_workbench.profiles.replay import Fault, Replay
+from kernel_workbench.profiles.nvml import Meter, open_gpu
 from kernel_workbench.profiles.traces import (
     ENERGY,
     FATAL,
     FIELDS,
     Missing,
-    TraceError,
     TraceSample,
     TraceWriter,
-    load,
 )
 
 _FAST = tuple(name for name in FIELDS if name != ENERGY)
@@ -40,42 +37,23 @@ _FLUSH_EVERY_S = 0.5
 _NEVER = frozenset({"not supported", "no permission", "mig", "vgpu"})
 
 
-def _host_ns() -> int:
-    return time.monotonic_ns()
-
-
-@dataclass(slots=True)
-class Steps:
-    """The clock of a replay: it moves only when the sampler sets it.
-
-    A replayed trace then has no gaps, however late a busy host runs its rounds.
-    """
-
-    at_ns: int = field(default_factory=_host_ns)
-
-    def __call__(self) -> int:
-        """Return the time of the current round, in nanoseconds of CLOCK_MONOTONIC."""
-        return self.at_ns
-
-
 @dataclass(slots=True)
 class Sampler:
     """Reads a meter and writes its values; skips fields that can't be read."""
 
     meter: Meter
     writer: TraceWriter
-    clock_ns: Callable[[], int] = _host_ns
     gone: bool = False
     _given_up: set[str] = field(default_factory=set)
     _failed: set[str] = field(default_factory=set)
 
     def sample(self) -> None:
         """Read and write one round; do nothing once the GPU is lost."""
-        at_ns = self.clock_ns()
+        at_ns = time.monotonic_ns()
         values = self._read(_FAST, at_ns)
-        energy_at_ns = self.clock_ns()
+        energy_at_ns = time.monotonic_ns()
         values |= self._read((ENERGY,), energy_at_ns)
-        done_ns = self.clock_ns()
+        done_ns = time.monotonic_ns()
         if not self.gone:
             row = tuple(values[name] for name in FIELDS)
             self.writer.sample(TraceSample(at_ns, energy_at_ns, done_ns, row))
@@ -98,58 +76,37 @@ class Sampler:
         return values
 
 
-def run(sampler: Sampler, period_s: float, seconds: float | None, alternate_s: float) -> None:
-    """Sample every `period_s` for `seconds`, or until standard input closes if that is None."""
-    clock = sampler.clock_ns
-    began = 1e-9 * clock()
+def run(sampler: Sampler, period_s: float, alternate_s: float) -> None:
+    """Sample every `period_s` until standard input closes."""
+    began = 1e-9 * time.monotonic_ns()
     flushed, following = began, began
     while True:
-        now = 1e-9 * clock()
+        now = 1e-9 * time.monotonic_ns()
         if alternate_s <= 0 or int((now - began) / alternate_s) % 2 == 0:
             sampler.sample()
-        now = 1e-9 * clock()
+        now = 1e-9 * time.monotonic_ns()
         if sampler.gone or now - flushed > _FLUSH_EVERY_S:
             sampler.writer.flush()
             flushed = now
-        if seconds is not None and now - began >= seconds:
-            return
         # A late round skips the rounds that it missed: the times stay on a grid.
         following += period_s * max(1, int((now - following) / period_s) + 1)
-        ended = _waited(following - time.monotonic(), listens=seconds is None)
-        if isinstance(clock, Steps):
-            ended = ended and time.monotonic() < following
-            clock.at_ns = round(1e9 * following)
-        if ended:
+        if _waited_until(following):
             return
 
 
-def _waited(wait_s: float, *, listens: bool) -> bool:
+def _waited_until(at_s: float) -> bool:
     """Wait; return True if standard input has closed meanwhile."""
-    if not listens:
-        time.sleep(max(0.0, wait_s))
-        return False
-    ready, _, _ = select.select([sys.stdin], [], [], max(0.0, wait_s))
+    ready, _, _ = select.select([sys.stdin], [], [], max(0.0, at_s - time.monotonic()))
     return bool(ready) and not os.read(sys.stdin.fileno(), 4096)
-
-
-def _meter(options: argparse.Namespace, steps: Steps) -> Meter | Missing:
-    if options.replay is None:
-        return open_gpu(options.uuid, options.pci)
-    meter = Replay(load(options.replay), tuple(options.fault), steps)
-    for fault in meter.faults:
-        if fault.code in {"no library", "no driver", "gpu not found"} and fault.name is None:
-            return Missing(fault.code, "a fault that was put into a replayed trace")
-    return meter
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns 0 also if the GPU can't be read: the file has the reason."""
     options = _parser().parse_args(arguments)
-    steps = Steps()
+    meter = open_gpu(options.uuid, options.pci)
     try:
-        meter = _meter(options, steps)
         writer = TraceWriter(options.out, options.uuid, options.period_ms)
-    except (TraceError, OSError) as error:
+    except OSError as error:
         sys.stderr.write(f"sampler: {error}\n")
         return 2
     if isinstance(meter, Missing):
@@ -160,27 +117,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout.flush()
     try:
         if isinstance(meter, Missing):
-            if options.seconds is None:
-                sys.stdin.read()
+            sys.stdin.read()
         else:
-            clock = steps if isinstance(meter, Replay) else _host_ns
-            sampler = Sampler(meter, writer, clock)
-            run(sampler, options.period_ms / 1e3, options.seconds, options.alternate_s)
+            run(Sampler(meter, writer), options.period_ms / 1e3, options.alternate_s)
     except KeyboardInterrupt:
         pass  # the samples are kept
     finally:
         writer.close()
-        if isinstance(meter, NvmlGpu):
+        if not isinstance(meter, Missing):
             with suppress(OSError):
                 meter.close()
     return 0
-
-
-def _fault(text: str) -> Fault:
-    try:
-        return Fault.of(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -191,10 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pci", help="PCI address of the GPU, where NVML may not know the UUID")
     parser.add_argument("--period-ms", type=float, default=20.0)
     parser.add_argument("--out", type=Path, required=True, help="the trace; .gz is compressed")
-    parser.add_argument("--seconds", type=float, help="default: until standard input closes")
     parser.add_argument("--alternate-s", type=float, default=0.0, help="sample and rest in turn")
-    parser.add_argument("--replay", type=Path, help="a trace to read in place of a GPU")
-    parser.add_argument("--fault", type=_fault, action="append", default=[], help="in a replay")
     return parser
 
 

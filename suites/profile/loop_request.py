@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 from pydantic import ValidationError
@@ -15,7 +14,6 @@ from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import Case, Inputs, Op
 from kernel_workbench.suites.accuracy.run import Run
 from kernel_workbench.suites.profile.figures import Reply
-from kernel_workbench.suites.profile.sampler_process import Sampling
 from kernel_workbench.suites.profile.trials import Entry
 from kernel_workbench.suites.run.descriptions import pci_bus_id
 from kernel_workbench.suites.sandbox.judge_side.workers import TaskError, Workers
@@ -32,17 +30,12 @@ _MOST_SETS = 8  # a small case would need thousands of sets to leave L2
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """The profiled GPU. `sampler` holds further options for the sampler."""
+    """The profiled GPU."""
 
     uuid: str
     pci_bus_id: str | None
     sm: int
     l2_bytes: int
-    sampler: tuple[str, ...] = ()
-
-    def sampling(self, folder: Path) -> Sampling:
-        """Return the settings that sample this GPU and write traces to the folder."""
-        return Sampling(self.uuid, folder, self.pci_bus_id, instead=self.sampler)
 
 
 def card_of(device: torch.device) -> Card:

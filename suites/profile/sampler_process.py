@@ -15,6 +15,7 @@ from pathlib import Path
 from kernel_workbench.profiles.traces import FIELDS, Missing, Trace, TraceError, load
 from kernel_workbench.root import start_folder
 
+SAMPLER = "kernel_workbench.profiles.sampler"
 _START_S = 30.0
 _END_S = 10.0
 
@@ -30,14 +31,14 @@ class Sampled:
 class Sampling:
     """The GPU to sample, and how. `folder` receives the traces.
 
-    instead  further options for the sampler, for example a trace to replay in place of the GPU
+    sampler  the sampler's module, and further options for it
     """
 
     uuid: str
     folder: Path
     pci_bus_id: str | None = None
     period_ms: float = 20.0
-    instead: tuple[str, ...] = ()
+    sampler: tuple[str, ...] = (SAMPLER,)
     traces: int = 0
 
     @contextmanager
@@ -48,11 +49,11 @@ class Sampling:
         """
         self.traces += 1
         path = self.folder / f"trace-{self.traces}.jsonl"
-        command = [sys.executable, "-m", "kernel_workbench.profiles.sampler", "--uuid", self.uuid]
+        command = [sys.executable, "-m", *self.sampler, "--uuid", self.uuid]
         command += [f"--period-ms={self.period_ms}", f"--alternate-s={alternate_s}"]
         command += [] if self.pci_bus_id is None else ["--pci", self.pci_bus_id]
         process = subprocess.Popen(
-            [*command, "--out", str(path), *self.instead],
+            [*command, "--out", str(path)],
             cwd=start_folder(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

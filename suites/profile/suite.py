@@ -25,6 +25,7 @@ from kernel_workbench.suites.profile.cases import (
 )
 from kernel_workbench.suites.profile.loop_request import LOOP, Card, Looping, card_of
 from kernel_workbench.suites.profile.rows import Board, row_of
+from kernel_workbench.suites.profile.sampler_process import Sampling
 from kernel_workbench.suites.profile.trials import Entry, Trials
 from kernel_workbench.suites.run.descriptions import case_info
 from kernel_workbench.suites.run.option_table import ProfileOptions
@@ -164,7 +165,7 @@ class Profile(Suite[ProfileRow]):
     def _measure(self, progress: Progress, idle: list[float | Missing]) -> None:
         with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder:
             trials = Trials(
-                sampling=self.card.sampling(Path(folder)),
+                sampling=Sampling(self.card.uuid, Path(folder), self.card.pci_bus_id),
                 loop=self.looping.loop,
                 seconds=self.options.window,
                 dropped_s=_DROPPED_S,

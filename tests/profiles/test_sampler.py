@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from kernel_workbench.profiles import sampler
-from kernel_workbench.profiles.replay import Fault, Replay
 from kernel_workbench.profiles.traces import ENERGY, FIELDS, Trace, TraceWriter, load, save
 from kernel_workbench.profiles.windows import NS, measure
 from kernel_workbench.suites.profile.sampler_process import Sampling
 from tests import ROOT
 from tests.builders.commands import wait_for
+from tests.builders.replayed_sampler import Fault, Replay, replayed
 from tests.builders.synthetic_traces import UUID, constant, synthetic
 
 RECORDED = synthetic(constant(600.0), seconds=4.0, capped=lambda _: True)
@@ -47,9 +47,9 @@ class Clock:
         """Seconds."""
         return self.monotonic_ns() * NS
 
-    def sleep(self, seconds: float) -> None:
+    def wait_until(self, at_s: float) -> None:
         """Wait."""
-        self._ns += round(seconds / NS)
+        self._ns = max(self._ns, round(at_s / NS))
 
 
 class Simulated:
@@ -57,7 +57,9 @@ class Simulated:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path, self.clock = folder / "simulated.jsonl", Clock()
+        self.end_s = 0.0
         monkeypatch.setattr(sampler, "time", self.clock)
+        monkeypatch.setattr(sampler, "_waited_until", self._waited_until)
 
     def __call__(
         self, *faults: str, seconds: float = 1.2, alternate_s: float = 0.0
@@ -66,9 +68,14 @@ class Simulated:
         meter = Replay(RECORDED, tuple(map(Fault.of, faults)), self.clock.monotonic_ns)
         writer = TraceWriter(self.path, UUID, 20.0)
         begin_s = self.clock.monotonic()
-        sampler.run(sampler.Sampler(meter, writer), 0.02, seconds, alternate_s)
+        self.end_s = begin_s + seconds
+        sampler.run(sampler.Sampler(meter, writer), 0.02, alternate_s)
         writer.close()
         return load(self.path), begin_s, self.clock.monotonic()
+
+    def _waited_until(self, at_s: float) -> bool:
+        self.clock.wait_until(at_s)
+        return at_s >= self.end_s
 
 
 @pytest.fixture
@@ -79,8 +86,7 @@ def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulated:
 
 def _sampled(recorded: Path, folder: Path, *faults: str, seconds: float) -> Trace:
     """What a sampler's process leaves of so many seconds, or of more on a busy machine."""
-    instead = ("--replay", str(recorded), *(f"--fault={each}" for each in faults))
-    with Sampling(UUID, folder, instead=instead).during() as taken:
+    with Sampling(UUID, folder, sampler=replayed(recorded, *faults)).during() as taken:
         time.sleep(seconds)
     return taken.trace
 
@@ -181,8 +187,8 @@ def test_library_that_is_not_installed_is_a_reason(tmp_path: Path) -> None:
 
 def test_sampler_that_dies_is_a_reason(tmp_path: Path) -> None:
     """A trace that can't be replayed: the caller goes on, with the sampler's own words."""
-    wrong = ("--replay", str(tmp_path / "nowhere.jsonl"))
-    with Sampling(UUID, tmp_path, instead=wrong).during() as taken:
+    wrong = replayed(tmp_path / "nowhere.jsonl")
+    with Sampling(UUID, tmp_path, sampler=wrong).during() as taken:
         pass
     reasons = set(taken.trace.missing.values())
     assert {each.code for each in reasons} == {"no sampler"}
@@ -190,17 +196,8 @@ def test_sampler_that_dies_is_a_reason(tmp_path: Path) -> None:
 
 
 def _by_hand(recorded: Path, out: Path) -> subprocess.Popen[bytes]:
-    command = [
-        sys.executable,
-        "-m",
-        "kernel_workbench.profiles.sampler",
-        "--uuid",
-        UUID,
-        "--out",
-        str(out),
-    ]
     process = subprocess.Popen(
-        [*command, "--replay", str(recorded)],
+        [sys.executable, "-m", *replayed(recorded), "--uuid", UUID, "--out", str(out)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -32,6 +32,7 @@ from kernel_workbench.suites.profile.trials import Entry, Trials
 from kernel_workbench.suites.run.descriptions import case_info
 from kernel_workbench.suites.sandbox.judge_side.workers import TaskError
 from tests.builders.known_traces import TRACES, mean_power_w
+from tests.builders.replayed_sampler import replayed
 from tests.builders.synthetic_traces import UUID, changed, constant, synthetic, without
 
 pytestmark = pytest.mark.long_run
@@ -89,9 +90,9 @@ def _trials(
     trace: Trace = RECORDED,
 ) -> Trials:
     save(trace, folder / "recorded.jsonl")
-    instead = ("--replay", str(folder / "recorded.jsonl"), *(f"--fault={each}" for each in faults))
+    sampler = replayed(folder / "recorded.jsonl", *faults)
     return Trials(
-        sampling=Sampling(UUID, folder, instead=instead),
+        sampling=Sampling(UUID, folder, sampler=sampler),
         loop=loop,
         seconds=1.2,
         dropped_s=0.2,
