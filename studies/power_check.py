@@ -31,7 +31,6 @@ from rich.table import Table
 
 from kernel_workbench.profiles import environment
 from kernel_workbench.profiles.traces import Missing, Trace, save
-from kernel_workbench.profiles.windows import NS, Figures, measure
 from kernel_workbench.reports.arguments import CommandLine, number
 from kernel_workbench.reports.record import Window
 from kernel_workbench.suites.profile.figures import (
@@ -40,12 +39,12 @@ from kernel_workbench.suites.profile.figures import (
     Reply,
     mean_power_w,
     slowdown,
-    window_in_record,
     window_of,
 )
 from kernel_workbench.suites.profile.loop import loop
 from kernel_workbench.suites.profile.sampler_process import Sampling
 from kernel_workbench.suites.profile.trials import ALTERNATE_S
+from kernel_workbench.suites.profile.windows import NS, measure
 from kernel_workbench.suites.run.descriptions import pci_bus_id
 
 _SIZE = 8192
@@ -67,7 +66,7 @@ class Check:
     holds: bool
 
 
-def checks(loaded: Window, idle: Figures, slower: float | Missing) -> Iterator[Check]:
+def checks(loaded: Window, idle: Window, slower: float | Missing) -> Iterator[Check]:
     """Yield the checks of energy, of time under the power cap, of the sampler and of power."""
     counter, integral = loaded.energy_counter_j, loaded.energy_integral_j
     if counter is None or integral is None:
@@ -102,7 +101,7 @@ def checks(loaded: Window, idle: Figures, slower: float | Missing) -> Iterator[C
         yield Check(
             "sampler's slowdown", f"{slower:+.3%}", f"{MOST_SLOWDOWN:.1%}", slower < MOST_SLOWDOWN
         )
-    idle_w, loaded_w = mean_power_w(window_in_record(idle)), mean_power_w(loaded)
+    idle_w, loaded_w = mean_power_w(idle), mean_power_w(loaded)
     powers = "none" if idle_w is None or loaded_w is None else f"{idle_w:.0f} W to {loaded_w:.0f} W"
     holds = idle_w is not None and loaded_w is not None and loaded_w > _LOADED * idle_w
     yield Check("power, idle to loaded", powers, f"at least {_LOADED:g} times", holds)
@@ -120,8 +119,8 @@ def _same_board(device: torch.device) -> Check:
     return Check(name, addresses, "the same", holds=card.pci_bus_id == address)
 
 
-def _measured(seconds: float, sampling: Sampling) -> tuple[Figures, Trace, Reply, float | Missing]:
-    """Return idle figures, the trace of idle and load, the load's reply, and the slowdown."""
+def _measured(seconds: float, sampling: Sampling) -> tuple[Window, Trace, Reply, float | Missing]:
+    """Return the idle window, the trace of idle and load, the load's reply, and the slowdown."""
     device = torch.device("cuda")
     one, other = (torch.randn(_SIZE, _SIZE, dtype=torch.bfloat16, device=device) for _ in range(2))
     out = torch.empty_like(one)
@@ -136,7 +135,7 @@ def _measured(seconds: float, sampling: Sampling) -> tuple[Figures, Trace, Reply
         time.sleep(_IDLE_S)
         end_s = time.monotonic_ns() * NS
         reply = Reply.model_validate(loop([multiply], device, seconds, _BATCH_S).message)
-    idle = measure(sampled.trace, begin_s, end_s)
+    idle = measure(sampled.trace, begin_s, end_s).window
     with sampling.during(ALTERNATE_S) as alternating:
         rests = Reply.model_validate(loop([multiply], device, 2 * seconds, _BATCH_S).message)
     return idle, sampled.trace, reply, slowdown(alternating.trace, rests)

@@ -11,15 +11,14 @@ import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from kernel_workbench.profiles.traces import Missing, Trace
-from kernel_workbench.profiles.windows import NS, Figures, measure
 from kernel_workbench.reports.record import Validity, Window
+from kernel_workbench.suites.profile.windows import NS, measure
 
 CONFIDENCE = 0.95
 MOST_SLOWDOWN = 0.005  # a larger slowdown means that the sampler disturbs the measurement
@@ -72,46 +71,27 @@ class Reply(BaseModel):
 
 def window_of(trace: Trace, reply: Reply, dropped_s: float) -> Window:
     """Return a trial's window, from `dropped_s` after the loop's begin to its last batch's end."""
-    begin_s = reply.began_ns * NS + dropped_s
-    end_s = reply.batches[-1][0] * NS
-    figures = measure(trace, begin_s, end_s)
-    calls = reply.calls_by(figures.end_s) - reply.calls_by(figures.begin_s)
-    codes = list(figures.codes)
-    host_us = 1e6 * (end_s - reply.began_ns * NS)
+    loop_end_s = reply.batches[-1][0] * NS
+    window, begin_s, end_s = measure(trace, reply.began_ns * NS + dropped_s, loop_end_s)
+    codes, validity = list(window.codes), window.validity
+    host_us = 1e6 * (loop_end_s - reply.began_ns * NS)
     if abs(sum(us for _, _, us in reply.batches) / host_us - 1) > _MOST_CLOCK_ERROR:
         codes.append("clocks disagree")
-        figures.broken = True
-    one, other = figures.energy_counter_j, figures.energy_integral_j
+        validity = "invalid"
+    one, other = window.energy_counter_j, window.energy_integral_j
     if one is not None and other is not None and abs(one / other - 1) > MOST_DISAGREEMENT:
         codes.append("counter off")
-    in_heat = sum(figures.reasons_s.get(name, 0.0) for name in _HEAT)
-    if in_heat > _SHARE_IN_HEAT * figures.duration_s:
+    in_heat = sum(window.reasons_s.get(name, 0.0) for name in _HEAT)
+    if in_heat > _SHARE_IN_HEAT * window.duration_s:
         codes.append("slowed by heat")
     return replace(
-        window_in_record(figures),
-        calls=round(calls),
-        dropped_s=figures.begin_s - reply.began_ns * NS,
-        device_us=reply.device_us(figures.begin_s, figures.end_s),
+        window,
+        calls=round(reply.calls_by(end_s) - reply.calls_by(begin_s)),
+        dropped_s=begin_s - reply.began_ns * NS,
+        device_us=reply.device_us(begin_s, end_s),
         codes=tuple(codes),
-        validity=_validity(figures),
+        validity=validity,
     )
-
-
-def window_in_record(figures: Figures) -> Window:
-    """Return the figures as a record's window: fields of the same name are copied."""
-    values: dict[str, Any] = asdict(figures) | {
-        "duration_s": figures.duration_s,
-        "missing": {name: str(reason) for name, reason in figures.missing.items()},
-        "validity": _validity(figures),
-    }
-    names = [column.name for column in fields(Window) if column.name in values]
-    return Window(**{name: values[name] for name in names})
-
-
-def _validity(figures: Figures) -> Validity:
-    if figures.broken or (figures.energy_counter_j is None and figures.energy_integral_j is None):
-        return "invalid"
-    return "transient" if figures.transient else "valid"
 
 
 def mean_power_w(window: Window) -> float | None:

@@ -21,11 +21,14 @@ from kernel_workbench.suites.run.descriptions import case_info
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """The power that all rows of a run share, in watts: the GPU's limit, and its idle power."""
+    """The power that all rows of a run share, in watts: the GPU's limit, and its idle power.
+
+    A text says why an idle power isn't known.
+    """
 
     power_limit_w: float | None
-    idle_before_w: float | Missing
-    idle_after_w: float | Missing
+    idle_before_w: float | str
+    idle_after_w: float | str
 
 
 def row_of(entry: Entry, board: Board, *, gates: bool, reproduce: str) -> ProfileRow:
@@ -40,8 +43,8 @@ def row_of(entry: Entry, board: Board, *, gates: bool, reproduce: str) -> Profil
     }
     fields: dict[str, Any] = {}
     for name, value in figures.items():
-        fields[name] = None if isinstance(value, Missing) else value
-        if isinstance(value, Missing):
+        fields[name] = None if isinstance(value, Missing | str) else value
+        if isinstance(value, Missing | str):
             missing[name] = str(value)
     fields["device_us"] = _mean(windows, lambda window: window.device_us)
     fields["power_w"] = _mean(windows, mean_power_w)

@@ -150,7 +150,7 @@ class Profile(Suite[ProfileRow]):
 
     def finish(self, progress: Progress) -> Iterator[ProfileRow]:
         """Run the trials in turn, between two measurements of the idle board."""
-        idle: list[float | Missing] = [Missing("not measured", "the run ended before")] * 2
+        idle: list[float | str] = ["not measured: the run ended before"] * 2
         try:
             if self.entries:
                 self._measure(progress, idle)
@@ -162,7 +162,7 @@ class Profile(Suite[ProfileRow]):
                     command = self._reproduce(entry.kernel, entry.case, entry.distribution)
                     yield row_of(entry, board, gates=gates, reproduce=command)
 
-    def _measure(self, progress: Progress, idle: list[float | Missing]) -> None:
+    def _measure(self, progress: Progress, idle: list[float | str]) -> None:
         with tempfile.TemporaryDirectory(prefix="kernel-workbench-") as folder:
             trials = Trials(
                 sampling=Sampling(self.card.uuid, Path(folder), self.card.pci_bus_id),

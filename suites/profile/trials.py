@@ -15,17 +15,16 @@ from dataclasses import dataclass, field
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.profiles.traces import Missing
-from kernel_workbench.profiles.windows import NS, measure
 from kernel_workbench.reports.record import AccuracyRow, Window
 from kernel_workbench.suites.profile.cases import Distribution
 from kernel_workbench.suites.profile.figures import (
     Reply,
     mean_power_w,
     slowdown,
-    window_in_record,
     window_of,
 )
 from kernel_workbench.suites.profile.sampler_process import Sampling
+from kernel_workbench.suites.profile.windows import NS, measure
 from kernel_workbench.suites.sandbox.judge_side.workers import TaskError
 
 ALTERNATE_S = 0.25  # a few batches to a stretch
@@ -88,16 +87,16 @@ class Trials:
             for entry in shuffled:
                 self._timed(entry, self._try)
 
-    def idle(self) -> float | Missing:
-        """Return the mean power in watts while nothing runs."""
+    def idle(self) -> float | str:
+        """Return the mean power in watts while nothing runs, or the reason why it isn't known."""
         time.sleep(self.settle_s)
         with self.sampling.during() as sampled:
             begin_s = time.monotonic_ns() * NS
             time.sleep(self.idle_s)
             end_s = time.monotonic_ns() * NS
-        figures = measure(sampled.trace, begin_s, end_s)
-        power_w = mean_power_w(window_in_record(figures))
-        return figures.missing["power_w"] if power_w is None else power_w
+        window = measure(sampled.trace, begin_s, end_s).window
+        power_w = mean_power_w(window)
+        return window.missing["power_w"] if power_w is None else power_w
 
     def _timed(self, entry: Entry, attempt: Callable[[Entry], None]) -> None:
         self.advance(entry.label)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernel_workbench.profiles.traces import Trace, load
-from kernel_workbench.profiles.windows import NS, measure
+from kernel_workbench.suites.profile.windows import NS, measure
 from tests import ROOT
 from tests.builders.synthetic_traces import constant, synthetic
 
@@ -34,7 +34,7 @@ def loaded_part(trace: Trace) -> Trace:
 
 def mean_power_w(trace: Trace) -> float:
     """Return the mean power by the energy counter, over the whole trace."""
-    figures = measure(trace, trace.samples[0].at_ns * NS, trace.samples[-1].done_ns * NS)
+    figures = measure(trace, trace.samples[0].at_ns * NS, trace.samples[-1].done_ns * NS).window
     assert figures.energy_counter_j is not None
     return figures.energy_counter_j / figures.duration_s
 

@@ -14,8 +14,8 @@ import pytest
 
 from kernel_workbench.profiles import sampler
 from kernel_workbench.profiles.traces import ENERGY, FIELDS, Trace, TraceWriter, load, save
-from kernel_workbench.profiles.windows import NS, measure
 from kernel_workbench.suites.profile.sampler_process import Sampling
+from kernel_workbench.suites.profile.windows import NS, measure
 from tests import ROOT
 from tests.builders.commands import wait_for
 from tests.builders.replayed_sampler import Fault, Replay, replayed
@@ -99,7 +99,7 @@ def _in_order(*stamps_ns: int) -> bool:
 def test_sampler_keeps_its_period(simulated: Simulated) -> None:
     """20 ms; its figures are the trace's."""
     trace, begin_s, end_s = simulated()
-    figures = measure(trace, begin_s, end_s)
+    figures = measure(trace, begin_s, end_s).window
     assert figures.period_ms == pytest.approx(20, abs=1)
     assert figures.largest_gap_ms is not None
     assert len(trace.samples) == pytest.approx(60, abs=2)
@@ -147,17 +147,17 @@ def test_gpu_that_is_lost_in_mid_window_leaves_what_was_sampled(simulated: Simul
     assert trace.lost_ns is not None
     assert trace.lost_ns * NS == pytest.approx(begin_s + 0.5, abs=0.03)
     assert len(trace.samples) == pytest.approx(25, abs=2)
-    figures = measure(trace, begin_s, end_s)
-    assert figures.broken
+    figures = measure(trace, begin_s, end_s).window
+    assert figures.validity == "invalid"
     assert "gpu lost" in figures.codes
 
 
 def test_counter_that_runs_backwards_is_a_reason_in_the_window(simulated: Simulated) -> None:
     """Of energy alone; power's integral is there."""
     trace, begin_s, end_s = simulated("went back:energy_mj@0.5")
-    figures = measure(trace, begin_s, end_s)
+    figures = measure(trace, begin_s, end_s).window
     assert figures.energy_counter_j is None
-    assert figures.missing["energy_counter_j"].code == "went back"
+    assert figures.missing["energy_counter_j"].startswith("went back: ")
     assert figures.energy_integral_j == pytest.approx(600 * figures.duration_s)
 
 
@@ -170,7 +170,7 @@ def test_sampler_that_cannot_have_its_gpu_says_why(
     assert trace.samples == ()
     assert {each.code for each in trace.missing.values()} == {code}
     assert set(trace.missing) == set(FIELDS)
-    assert measure(trace, 1.0, 2.0).codes == [code]
+    assert measure(trace, 1.0, 2.0).window.codes == (code,)
 
 
 def test_library_that_is_not_installed_is_a_reason(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ import torch
 from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.oracles import OPS
 from kernel_workbench.profiles.traces import Missing
-from kernel_workbench.profiles.windows import Figures, WindowSpread, measure
+from kernel_workbench.reports.record import Spread, Window
 from kernel_workbench.suites.profile import suite
 from kernel_workbench.suites.profile.cases import distributions_of, profiled_kernels
 from kernel_workbench.suites.profile.figures import window_of
 from kernel_workbench.suites.profile.loop_request import Card, zero
+from kernel_workbench.suites.profile.windows import measure
 from kernel_workbench.suites.run.option_table import ProfileOptions
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from studies.power_check import checks
@@ -31,7 +32,7 @@ CASES = tuple(
     for op in dict.fromkeys(each.op.name for each in all_kernels() if each.origin == "ours")
     for case in OPS[op].workloads.profiled
 )
-IDLE = Figures(0.0, 4.0, energy_counter_j=400.0)
+IDLE = Window(4.0, energy_counter_j=400.0)
 
 
 def _run(*options: str, results: Path) -> subprocess.CompletedProcess[str]:
@@ -138,7 +139,7 @@ def test_check_finds_what_does_not_hold() -> None:
 
 def test_check_of_a_gpu_that_tells_nothing_does_not_hold() -> None:
     """A figure that is missing is no proof; its reason is shown."""
-    bare = measure(replace(synthetic(constant(1.0)), samples=()), 1000.0, 1005.0)
+    bare = measure(replace(synthetic(constant(1.0)), samples=()), 1000.0, 1005.0).window
     window = replace(
         window_of(synthetic(constant(1.0)), _reply(1000.0, 5.5), 1.5),
         energy_counter_j=None,
@@ -153,6 +154,6 @@ def test_check_of_a_gpu_that_tells_nothing_does_not_hold() -> None:
 
 def test_spread_of_idle_samples_stands_in_for_a_counter() -> None:
     """Where idle has no ticks the mean of the samples is taken."""
-    sampled = Figures(0.0, 1.0, power_w=WindowSpread(80.0, 80.0, 80.0, 80.0, 80.0))
+    sampled = Window(1.0, power_w=Spread(80.0, 80.0, 80.0, 80.0, 80.0))
     window = window_of(synthetic(constant(690.0)), _reply(1000.0, 5.5), 1.5)
     assert list(checks(window, sampled, 0.0))[-1].result.startswith("80 W to ")

@@ -333,7 +333,7 @@ def test_idle_power_is_measured_or_has_a_reason(tmp_path: Path) -> None:
     for name in FIELDS:
         silent = without(silent, name)
     unknown = _trials(tmp_path, trace=silent).idle()
-    assert isinstance(unknown, Missing)
+    assert isinstance(unknown, str)
     entry = _entry()
     entry.windows = _windows(POWER_W)
     row = _row(entry, Board(None, unknown, unknown))

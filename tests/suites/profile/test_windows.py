@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernel_workbench.profiles.traces import ENERGY, Missing, Trace, TraceError, load, save
-from kernel_workbench.profiles.windows import (
+from kernel_workbench.suites.profile.windows import (
     NS,
     at_time,
     counted_s,
@@ -28,19 +28,14 @@ FULL = synthetic(constant(600.0), capped=lambda at_s: at_s >= 2.0)
 
 def test_energy_of_constant_power_is_power_times_time() -> None:
     """By the counter within its stated error, by the integral exactly, over the same window."""
-    figures = measure(FULL, BEGAN_S + 1, BEGAN_S + 5.9)
+    figures = measure(FULL, BEGAN_S + 1, BEGAN_S + 5.9).window
     assert figures.energy_counter_j is not None
     assert figures.energy_counter_error_j is not None
     true_j = 600.0 * figures.duration_s
     assert abs(figures.energy_counter_j - true_j) <= figures.energy_counter_error_j
     assert figures.energy_counter_error_j < 0.006 * true_j
     assert figures.energy_integral_j == pytest.approx(true_j, rel=1e-9)
-    assert (figures.codes, figures.missing, figures.transient, figures.broken) == (
-        [],
-        {},
-        False,
-        False,
-    )
+    assert (figures.codes, figures.missing, figures.validity) == ((), {}, "valid")
 
 
 @pytest.mark.parametrize("period_s", [0.007, 0.0201, 0.033, 0.09])
@@ -54,8 +49,8 @@ def test_energy_of_varying_power_is_within_the_stated_error(
         return 500.0 + 150.0 * math.sin(2 * math.pi * at_s / 1.3)
 
     trace = synthetic(power_w, period_s=period_s)
-    figures = measure(trace, BEGAN_S + 1 + shift_s, BEGAN_S + 5 + shift_s)
-    begin, end = figures.begin_s - BEGAN_S, figures.end_s - BEGAN_S
+    figures, begin_s, end_s = measure(trace, BEGAN_S + 1 + shift_s, BEGAN_S + 5 + shift_s)
+    begin, end = begin_s - BEGAN_S, end_s - BEGAN_S
     rate = 2 * math.pi / 1.3
     true_j = 500.0 * (end - begin) - 150.0 / rate * (math.cos(rate * end) - math.cos(rate * begin))
     assert figures.energy_counter_j is not None
@@ -78,8 +73,8 @@ def test_window_is_cut_to_ticks_within_it() -> None:
 
 def test_time_under_the_cap_is_the_counters_difference() -> None:
     """From 2 s on: exact to a sample's distance, and polled reasons agree within 2 %."""
-    figures = measure(FULL, BEGAN_S + 1, BEGAN_S + 5)
-    expected_s = figures.end_s - BEGAN_S - 2.0
+    figures, _, end_s = measure(FULL, BEGAN_S + 1, BEGAN_S + 5)
+    expected_s = end_s - BEGAN_S - 2.0
     assert figures.reasons_s["SW power cap"] == pytest.approx(expected_s, abs=0.022)
     assert figures.reasons_s["HW thermal slowdown"] == 0.0
     polled_s = figures.reasons_polled["SW power cap"] * figures.duration_s
@@ -106,7 +101,7 @@ def test_counter_of_32_bits_goes_round(name: str) -> None:
     wrapped = changed(
         plain, name, lambda _, value: None if value is None else (value - first + start) % 2**32
     )
-    expected, found = (measure(each, BEGAN_S + 1, BEGAN_S + 5) for each in (plain, wrapped))
+    expected, found = (measure(each, BEGAN_S + 1, BEGAN_S + 5).window for each in (plain, wrapped))
     assert found.missing == {}
     assert found.energy_counter_j == pytest.approx(expected.energy_counter_j)
     assert found.reasons_s == pytest.approx(expected.reasons_s)
@@ -119,10 +114,10 @@ def test_counter_of_32_bits_goes_round(name: str) -> None:
 def test_counter_that_goes_back_is_a_reason_and_the_rest_goes_on(name: str, lacks: str) -> None:
     """No negative energy, no negative time: the figure is None, and says when."""
     trace = changed(FULL, name, lambda at_s, value: value if at_s < 3 else (value or 0) // 2)
-    figures = measure(trace, BEGAN_S + 1, BEGAN_S + 5)
+    figures = measure(trace, BEGAN_S + 1, BEGAN_S + 5).window
     assert figures.missing.keys() == {lacks}
-    assert figures.missing[lacks].code == "went back"
-    assert "s in" in figures.missing[lacks].why
+    assert figures.missing[lacks].startswith("went back: ")
+    assert "s in" in figures.missing[lacks]
     assert figures.energy_integral_j == pytest.approx(600 * figures.duration_s)
     assert (figures.energy_counter_j is None) == (name == ENERGY)
     assert ("SW power cap" in figures.reasons_s) == (name != CAP_COUNTER)
@@ -131,15 +126,15 @@ def test_counter_that_goes_back_is_a_reason_and_the_rest_goes_on(name: str, lack
 def test_counter_that_goes_back_outside_the_window_harms_nothing() -> None:
     """What came before a window is no part of it."""
     trace = changed(FULL, ENERGY, lambda at_s, value: value if at_s > 0.5 else 2 * (value or 0))
-    assert measure(trace, BEGAN_S + 1, BEGAN_S + 5).energy_counter_j is not None
+    assert measure(trace, BEGAN_S + 1, BEGAN_S + 5).window.energy_counter_j is not None
 
 
 def test_counter_that_stands_still_is_no_zero() -> None:
     """A frozen counter isn't a GPU that draws nothing."""
     frozen = changed(FULL, ENERGY, lambda *_: 5)
-    figures = measure(frozen, BEGAN_S + 1, BEGAN_S + 5)
+    figures = measure(frozen, BEGAN_S + 1, BEGAN_S + 5).window
     assert figures.energy_counter_j is None
-    assert figures.missing["energy_counter_j"].code == "no ticks"
+    assert figures.missing["energy_counter_j"].startswith("no ticks: ")
     assert figures.energy_integral_j is not None
 
 
@@ -154,17 +149,18 @@ def test_field_that_is_not_supported_has_its_reason_and_the_rest_goes_on() -> No
         ("reasons", "reasons_polled"),
         ("sync_boost_ns", "reasons_s.sync boost"),
     ):
-        figures = measure(without(FULL, name), BEGAN_S + 1, BEGAN_S + 5)
-        assert {key: each.code for key, each in figures.missing.items()} == {lacks: "not supported"}
-        assert not figures.broken
+        figures = measure(without(FULL, name), BEGAN_S + 1, BEGAN_S + 5).window
+        codes = {key: each.partition(": ")[0] for key, each in figures.missing.items()}
+        assert codes == {lacks: "not supported"}
+        assert figures.validity == "valid"
 
 
 def test_power_averaged_over_a_second_stands_in_for_instant_power() -> None:
     """Where the driver has no instant power; the window says so."""
-    figures = measure(without(FULL, "power_instant_mw"), BEGAN_S + 1, BEGAN_S + 5)
+    figures = measure(without(FULL, "power_instant_mw"), BEGAN_S + 1, BEGAN_S + 5).window
     assert figures.power_w is not None
     assert figures.power_w.mean == 600.0
-    assert figures.codes == ["averaged power"]
+    assert figures.codes == ("averaged power",)
 
 
 def test_gpu_lost_within_a_window_breaks_it() -> None:
@@ -173,22 +169,22 @@ def test_gpu_lost_within_a_window_breaks_it() -> None:
     reason = Missing("gpu lost", "the GPU fell off the bus")
     kept = tuple(each for each in FULL.samples if each.at_ns < lost_ns)
     trace = replace(FULL, samples=kept, lost_ns=lost_ns, missing={"power_instant_mw": reason})
-    figures = measure(trace, BEGAN_S + 1, BEGAN_S + 5)
-    assert figures.broken
+    figures = measure(trace, BEGAN_S + 1, BEGAN_S + 5).window
+    assert figures.validity == "invalid"
     assert "gpu lost" in figures.codes
     assert figures.samples > 0
-    after = measure(trace, BEGAN_S + 4, BEGAN_S + 5)
-    assert after.broken
+    after = measure(trace, BEGAN_S + 4, BEGAN_S + 5).window
+    assert after.validity == "invalid"
     assert after.power_w is None
-    assert after.missing["power_w"].code == "gpu lost"
+    assert after.missing["power_w"].startswith("gpu lost: ")
 
 
 def test_trace_without_samples_gives_reasons_and_nothing_else() -> None:
     """No library, no sampler: every figure has the reason."""
     empty = Trace("GPU-x", 20.0, (), {"power_instant_mw": Missing("no library", "not here")})
-    figures = measure(empty, BEGAN_S, BEGAN_S + 5)
-    assert figures.broken
-    assert figures.codes == ["no library"]
+    figures = measure(empty, BEGAN_S, BEGAN_S + 5).window
+    assert figures.validity == "invalid"
+    assert figures.codes == ("no library",)
     assert figures.energy_counter_j is None
     assert {"power_w", "energy_integral_j", "energy_counter_j", "reasons_polled"} <= set(
         figures.missing
@@ -199,10 +195,10 @@ def test_gap_in_the_samples_takes_the_integral_and_leaves_the_counter() -> None:
     """Half a second of nothing: the counter went on meanwhile, power is anyone's guess."""
     gone = range(round((BEGAN_S + 2) * 1e9), round((BEGAN_S + 2.5) * 1e9))
     trace = replace(FULL, samples=tuple(each for each in FULL.samples if each.at_ns not in gone))
-    figures = measure(trace, BEGAN_S + 1, BEGAN_S + 5)
+    figures = measure(trace, BEGAN_S + 1, BEGAN_S + 5).window
     assert figures.largest_gap_ms == pytest.approx(500, abs=25)
     assert figures.energy_integral_j is None
-    assert figures.missing["energy_integral_j"].code == "gap"
+    assert figures.missing["energy_integral_j"].startswith("gap: ")
     assert figures.energy_counter_j == pytest.approx(600 * figures.duration_s, rel=0.01)
 
 
@@ -219,15 +215,15 @@ def test_window_of_a_drift_is_transient_and_says_of_what(
 ) -> None:
     """Steady state is power, clock and temperature, each with its limit."""
     trace = synthetic(**({"power_w": constant(500.0)} | changes))  # type: ignore[arg-type]
-    figures = measure(trace, BEGAN_S + 1, BEGAN_S + 5.5)
-    assert figures.transient
-    assert figures.codes == [code]
+    figures = measure(trace, BEGAN_S + 1, BEGAN_S + 5.5).window
+    assert figures.validity == "transient"
+    assert figures.codes == (code,)
 
 
 def test_slopes_are_a_minute() -> None:
     """10 W and 3 degrees a second."""
     trace = synthetic(lambda at_s: 500 + 10 * at_s, temperature_c=lambda at_s: 40 + 3 * at_s)
-    slopes = measure(trace, BEGAN_S + 1, BEGAN_S + 5).slopes
+    slopes = measure(trace, BEGAN_S + 1, BEGAN_S + 5).window.slopes
     assert slopes["power_w"] == pytest.approx(600, rel=0.02)
     assert slopes["temperature_c"] == pytest.approx(180, rel=0.05)
 
@@ -238,7 +234,7 @@ def test_noise_without_a_drift_is_steady() -> None:
     def power_w(at_s: float) -> float:
         return 600 + 60 * math.sin(12.9898 * round(at_s / 0.1))
 
-    assert not measure(synthetic(power_w), BEGAN_S + 1, BEGAN_S + 5).transient
+    assert measure(synthetic(power_w), BEGAN_S + 1, BEGAN_S + 5).window.validity == "valid"
 
 
 def test_slopes_error_counts_a_repeated_value_once() -> None:
@@ -259,7 +255,7 @@ def test_integral_is_of_straight_lines() -> None:
 def test_clock_histogram_is_shares_of_the_samples() -> None:
     """Half at one clock, half at another."""
     trace = synthetic(constant(1.0), sm_clock_mhz=lambda at_s: 1500 if at_s < 3 else 1410)
-    clocks = measure(trace, BEGAN_S + 1, BEGAN_S + 5).sm_clocks
+    clocks = measure(trace, BEGAN_S + 1, BEGAN_S + 5).window.sm_clocks
     assert set(clocks) == {1410, 1500}
     assert clocks[1410] == pytest.approx(0.5, abs=0.04)
     assert sum(clocks.values()) == pytest.approx(1.0)
@@ -267,7 +263,7 @@ def test_clock_histogram_is_shares_of_the_samples() -> None:
 
 def test_series_for_a_picture_is_short_and_in_columns() -> None:
     """At most a hundred points, whatever was sampled."""
-    series = measure(FULL, BEGAN_S + 1, BEGAN_S + 5.9).series
+    series = measure(FULL, BEGAN_S + 1, BEGAN_S + 5.9).window.series
     assert series is not None
     assert 50 < len(series.seconds) <= 100
     assert len(series.seconds) == len(series.power_w) == len(series.temperature_c)
@@ -310,8 +306,8 @@ def test_file_that_is_no_trace_is_refused_in_a_sentence(content: bytes, tmp_path
 def test_sustained_load_is_a_valid_window(name: str) -> None:
     """Counter and integral agree within 2 %, counted and polled reasons within 2 % of the time."""
     trace = TRACES[name]
-    figures = measure(trace, trace.samples[0].at_ns * NS, trace.samples[-1].done_ns * NS)
-    assert not figures.broken
+    figures = measure(trace, trace.samples[0].at_ns * NS, trace.samples[-1].done_ns * NS).window
+    assert figures.validity != "invalid"
     assert figures.energy_counter_j is not None
     assert figures.energy_integral_j == pytest.approx(figures.energy_counter_j, rel=0.02)
     for reason, seconds in figures.reasons_s.items():

@@ -13,9 +13,10 @@ import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
+from typing import Any, NamedTuple
 
 from kernel_workbench.profiles.traces import (
     ENERGY,
@@ -26,6 +27,7 @@ from kernel_workbench.profiles.traces import (
     Trace,
     TraceSample,
 )
+from kernel_workbench.reports.record import Series, Spread, Validity, Window
 
 NS = 1e-9
 LARGEST_GAP_S = 0.25  # sampled power doesn't describe the power drawn within a longer gap
@@ -34,33 +36,16 @@ LARGEST_GAP_S = 0.25  # sampled power doesn't describe the power drawn within a 
 MOST_POWER_DRIFT = 0.02
 MOST_CLOCK_DRIFT = 0.02
 MOST_TEMPERATURE_DRIFT_C = 6.0
+_DRIFTS = {
+    "power_w": ("power drifts", MOST_POWER_DRIFT),
+    "sm_clock_mhz": ("clock drifts", MOST_CLOCK_DRIFT),
+    "temperature_c": ("temperature drifts", None),
+}
 _SIGMAS = 3.0
 _POINTS = 100  # the most in a series for a chart
 _WRAPS = 2**32
 _A_MINUTE = 60.0
-
-_STATED = {"power_w": 1e-3, "sm_clock_mhz": 1.0, "memory_clock_mhz": 1.0, "temperature_c": 1.0}
-
-
-@dataclass(frozen=True, slots=True)
-class WindowSpread:
-    """The distribution of a quantity over a window."""
-
-    mean: float
-    p50: float
-    p95: float
-    lowest: float
-    highest: float
-
-
-@dataclass(frozen=True, slots=True)
-class WindowSeries:
-    """Samples thinned for a chart, in columns; None where every read failed."""
-
-    seconds: tuple[float, ...]
-    power_w: tuple[float | None, ...]
-    sm_clock_mhz: tuple[float | None, ...]
-    temperature_c: tuple[float | None, ...]
+_SPREADS = ("power_w", "sm_clock_mhz", "memory_clock_mhz", "temperature_c", "memory_temperature_c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,74 +57,170 @@ class Tick:
     energy_j: float
 
 
-@dataclass(slots=True)
-class Figures:
-    """The figures of a window, cut from `begin_s` to `end_s` of CLOCK_MONOTONIC.
+class MeasuredWindow(NamedTuple):
+    """A window, and its ends in seconds of CLOCK_MONOTONIC."""
 
-    slopes  change per minute of power_w, sm_clock_mhz and temperature_c
-    codes   why the window isn't steady (`transient`) or not whole (`broken`)
-    """
-
+    window: Window
     begin_s: float
     end_s: float
-    energy_counter_j: float | None = None
-    energy_counter_error_j: float | None = None
-    energy_integral_j: float | None = None
-    power_w: WindowSpread | None = None
-    sm_clock_mhz: WindowSpread | None = None
-    memory_clock_mhz: WindowSpread | None = None
-    temperature_c: WindowSpread | None = None
-    memory_temperature_c: WindowSpread | None = None
-    sm_clocks: dict[int, float] = field(default_factory=dict)
-    reasons_s: dict[str, float] = field(default_factory=dict)
-    reasons_polled: dict[str, float] = field(default_factory=dict)
-    slopes: dict[str, float] = field(default_factory=dict)
-    samples: int = 0
-    period_ms: float | None = None
-    largest_gap_ms: float | None = None
-    codes: list[str] = field(default_factory=list)
-    transient: bool = False
-    broken: bool = False
-    missing: dict[str, Missing] = field(default_factory=dict)
-    series: WindowSeries | None = None
-
-    @property
-    def duration_s(self) -> float:
-        """The window's length in seconds."""
-        return self.end_s - self.begin_s
 
 
-def measure(trace: Trace, begin_s: float, end_s: float) -> Figures:
-    """Return the figures of a window of the trace, cut to the energy counter's ticks if any."""
-    figures = Figures(begin_s, end_s)
+def measure(trace: Trace, begin_s: float, end_s: float) -> MeasuredWindow:
+    """Return a window of the trace, cut to the energy counter's ticks if any."""
     lost = _lost(trace, begin_s, end_s)
-    if lost is not None:
-        figures.broken = True
-        figures.codes.append(lost.code)
+    codes = [] if lost is None else [lost.code]
+    missing: dict[str, Missing] = {}
+    figures: dict[str, Any] = {}
     ticks = energy_ticks(trace, begin_s, end_s) if lost is None else lost
     if isinstance(ticks, Missing):
-        figures.missing["energy_counter_j"] = ticks
+        missing["energy_counter_j"] = ticks
     else:
         first, last = ticks[0], ticks[-1]
-        figures.begin_s, figures.end_s = first.at_s, last.at_s
-        figures.energy_counter_j = last.energy_j - first.energy_j
-        power_w = figures.energy_counter_j / figures.duration_s
-        figures.energy_counter_error_j = power_w * (first.half_s + last.half_s)
-    begin, end = figures.begin_s, figures.end_s
-    inside = [sample for sample in trace.samples if begin <= sample.at_ns * NS <= end]
-    figures.samples = len(inside)
+        begin_s, end_s = first.at_s, last.at_s
+        energy_j = last.energy_j - first.energy_j
+        power_w = energy_j / (end_s - begin_s)
+        figures["energy_counter_j"] = energy_j
+        figures["energy_counter_error_j"] = power_w * (first.half_s + last.half_s)
+    inside = [sample for sample in trace.samples if begin_s <= sample.at_ns * NS <= end_s]
+    cut = _Cut(trace, begin_s, end_s, inside, codes, missing)
     if len(inside) < 2:
-        return _without(figures, trace)
-    stamps = [figures.begin_s, *(sample.at_ns * NS for sample in inside), figures.end_s]
-    gaps = [later - earlier for earlier, later in pairwise(stamps)]
-    figures.period_ms = 1e3 * statistics.median(gaps[1:-1])
-    figures.largest_gap_ms = 1e3 * max(gaps)
-    _spreads(figures, trace, inside)
-    _integrate(figures, trace, lost, max(gaps))
-    _reasons(figures, trace, inside)
-    _test_steadiness(figures, trace, inside)
-    figures.series = _series(figures, trace, inside)
-    return figures
+        cut.lack_all()
+    else:
+        figures |= cut.figures(lost)
+    validity: Validity = "valid"
+    if any(code in codes for code, _ in _DRIFTS.values()):
+        validity = "transient"
+    energies = figures.get("energy_counter_j"), figures.get("energy_integral_j")
+    if lost is not None or len(inside) < 2 or energies == (None, None):
+        validity = "invalid"
+    window = Window(
+        duration_s=end_s - begin_s,
+        samples=len(inside),
+        validity=validity,
+        codes=tuple(codes),
+        missing={name: str(reason) for name, reason in missing.items()},
+        **figures,
+    )
+    return MeasuredWindow(window, begin_s, end_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """The samples inside a window. Its methods add to `codes`, and to the reasons in `missing`."""
+
+    trace: Trace
+    begin_s: float
+    end_s: float
+    inside: Sequence[TraceSample]
+    codes: list[str]
+    missing: dict[str, Missing]
+
+    def lack_all(self) -> None:
+        """Note why nothing is known of a window with fewer than two samples."""
+        if not self.codes:
+            self.codes.append(self.trace.without().code)
+        fields = {"energy_integral_j": POWER, "power_w": POWER, "reasons_polled": "reasons"}
+        for name in ("energy_integral_j", *_SPREADS, "reasons_polled"):
+            self.missing[name] = _why(self.trace, fields.get(name, name))
+
+    def figures(self, lost: Missing | None) -> dict[str, Any]:
+        """Return the window's figures from samples, by the record's names."""
+        stamps = [self.begin_s, *(sample.at_ns * NS for sample in self.inside), self.end_s]
+        gaps = [later - earlier for earlier, later in pairwise(stamps)]
+        return {
+            "period_ms": 1e3 * statistics.median(gaps[1:-1]),
+            "largest_gap_ms": 1e3 * max(gaps),
+            **self._spreads(),
+            "energy_integral_j": self._integral(lost, max(gaps)),
+            **self._reasons(),
+            "slopes": self._slopes(),
+            "series": self._series(),
+        }
+
+    def _spreads(self) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for name in _SPREADS:
+            values = [value for _, value in _values(self.trace, name, self.inside)]
+            if values:
+                result[name] = spread(values)
+            else:
+                self.missing[name] = _why(self.trace, _field_of(self.trace, name))
+        if _power_field(self.trace) != POWER and "power_w" in result:
+            self.codes.append("averaged power")
+        clocks = [int(value) for _, value in _values(self.trace, "sm_clock_mhz", self.inside)]
+        shares = {clock: clocks.count(clock) / len(clocks) for clock in sorted(set(clocks))}
+        return result | {"sm_clocks": shares}
+
+    def _integral(self, lost: Missing | None, largest_gap_s: float) -> float | None:
+        """Return the energy by sampled power, in joules."""
+        field = _power_field(self.trace)
+        points = _points(self.trace, field)
+        if lost is not None:
+            reason = lost
+        elif not points:
+            reason = _why(self.trace, field)
+        elif largest_gap_s > LARGEST_GAP_S:
+            self.codes.append("gap")
+            reason = Missing("gap", f"nothing was sampled for {largest_gap_s:.2f} s")
+        else:
+            return 1e-3 * integral(points, self.begin_s, self.end_s)
+        self.missing["energy_integral_j"] = reason
+        return None
+
+    def _reasons(self) -> dict[str, Any]:
+        place = FIELDS.index("reasons")
+        polled = [value for sample in self.inside if (value := sample.values[place]) is not None]
+        if not polled:
+            self.missing["reasons_polled"] = _why(self.trace, "reasons")
+        shares, times_s = {}, {}
+        for name, (bit, counter) in REASONS.items():
+            if polled:
+                share = sum(bool(value & bit) for value in polled) / len(polled)
+                if share or counter is not None:
+                    shares[name] = share
+            if counter is None:
+                continue
+            seconds = counted_s(self.trace, counter, self.begin_s, self.end_s)
+            if isinstance(seconds, Missing):
+                self.missing[f"reasons_s.{name}"] = seconds
+            else:
+                times_s[name] = seconds
+        return {"reasons_s": times_s, "reasons_polled": shares}
+
+    def _slopes(self) -> dict[str, float]:
+        """Return the changes a minute; a slope that is no noise is a drift."""
+        slopes, duration_s = {}, self.end_s - self.begin_s
+        for name, (code, share) in _DRIFTS.items():
+            points = _values(self.trace, name, self.inside)
+            if len(points) < 3:
+                continue
+            slope, error = fitted_slope(points)
+            slopes[name] = _A_MINUTE * slope
+            drift, uncertainty = abs(slope) * duration_s, error * duration_s
+            mean = statistics.fmean(value for _, value in points)
+            most = MOST_TEMPERATURE_DRIFT_C if share is None else share * mean
+            if drift > most and drift > _SIGMAS * uncertainty:
+                self.codes.append(code)
+        return slopes
+
+    def _series(self) -> Series:
+        """Return at most a hundred points; a point is the mean of its samples."""
+        size = -(-len(self.inside) // _POINTS)
+        starts = range(0, len(self.inside), size)
+        groups = [self.inside[start : start + size] for start in starts]
+
+        def column(name: str) -> Iterator[float | None]:
+            for group in groups:
+                values = [value for _, value in _values(self.trace, name, group)]
+                yield round(statistics.fmean(values), 3) if values else None
+
+        middle = (statistics.fmean(sample.at_ns for sample in group) * NS for group in groups)
+        return Series(
+            seconds=tuple(round(time_s - self.begin_s, 4) for time_s in middle),
+            power_w=tuple(column("power_w")),
+            sm_clock_mhz=tuple(column("sm_clock_mhz")),
+            temperature_c=tuple(column("temperature_c")),
+        )
 
 
 def energy_ticks(trace: Trace, begin_s: float, end_s: float) -> list[Tick] | Missing:
@@ -199,7 +280,7 @@ def _field_of(trace: Trace, stated: str) -> str:
 def _values(trace: Trace, stated: str, inside: Sequence[TraceSample]) -> list[tuple[float, float]]:
     """Return times and values of a reported quantity, in the report's unit."""
     place = FIELDS.index(_field_of(trace, stated))
-    unit = _STATED.get(stated, 1.0)
+    unit = 1e-3 if stated == "power_w" else 1.0
     return [
         (sample.at_ns * NS, unit * value)
         for sample in inside
@@ -207,24 +288,11 @@ def _values(trace: Trace, stated: str, inside: Sequence[TraceSample]) -> list[tu
     ]
 
 
-def _spreads(figures: Figures, trace: Trace, inside: Sequence[TraceSample]) -> None:
-    for stated in (*_STATED, "memory_temperature_c"):
-        values = [value for _, value in _values(trace, stated, inside)]
-        if values:
-            setattr(figures, stated, spread(values))
-        else:
-            figures.missing[stated] = _why(trace, _field_of(trace, stated))
-    if _power_field(trace) != POWER and figures.power_w is not None:
-        figures.codes.append("averaged power")
-    clocks = [int(value) for _, value in _values(trace, "sm_clock_mhz", inside)]
-    figures.sm_clocks = {clock: clocks.count(clock) / len(clocks) for clock in sorted(set(clocks))}
-
-
-def spread(values: Sequence[float]) -> WindowSpread:
+def spread(values: Sequence[float]) -> Spread:
     """Return mean, median, 95th percentile and extremes of one value or more."""
     ordered = sorted(values)
     highest = len(ordered) - 1
-    return WindowSpread(
+    return Spread(
         mean=statistics.fmean(ordered),
         p50=statistics.median(ordered),
         p95=ordered[min(highest, math.ceil(0.95 * len(ordered)) - 1)],
@@ -244,21 +312,6 @@ def _lost(trace: Trace, begin_s: float, end_s: float) -> Missing | None:
     at_s = trace.lost_ns * NS - begin_s
     when = f"{at_s:.2f} s in" if at_s > 0 else "before the window"
     return Missing("gpu lost", f"the driver lost the GPU {when}")
-
-
-def _integrate(figures: Figures, trace: Trace, lost: Missing | None, largest_gap_s: float) -> None:
-    points = _points(trace, _power_field(trace))
-    if lost is not None:
-        figures.missing["energy_integral_j"] = lost
-    elif not points:
-        figures.missing["energy_integral_j"] = _why(trace, _power_field(trace))
-    elif largest_gap_s > LARGEST_GAP_S:
-        figures.codes.append("gap")
-        figures.missing["energy_integral_j"] = Missing(
-            "gap", f"nothing was sampled for {largest_gap_s:.2f} s"
-        )
-    else:
-        figures.energy_integral_j = 1e-3 * integral(points, figures.begin_s, figures.end_s)
 
 
 def integral(points: Sequence[tuple[float, float]], begin_s: float, end_s: float) -> float:
@@ -285,25 +338,6 @@ def at_time(points: Sequence[tuple[float, float]], at_s: float) -> float:
     return one + (at_s - earlier) / (later - earlier) * (other - one)
 
 
-def _reasons(figures: Figures, trace: Trace, inside: Sequence[TraceSample]) -> None:
-    place = FIELDS.index("reasons")
-    polled = [value for sample in inside if (value := sample.values[place]) is not None]
-    if not polled:
-        figures.missing["reasons_polled"] = _why(trace, "reasons")
-    for name, (bit, counter) in REASONS.items():
-        if polled:
-            share = sum(bool(value & bit) for value in polled) / len(polled)
-            if share or counter is not None:
-                figures.reasons_polled[name] = share
-        if counter is None:
-            continue
-        seconds = counted_s(trace, counter, figures.begin_s, figures.end_s)
-        if isinstance(seconds, Missing):
-            figures.missing[f"reasons_s.{name}"] = seconds
-        else:
-            figures.reasons_s[name] = seconds
-
-
 def counted_s(trace: Trace, counter: str, begin_s: float, end_s: float) -> float | Missing:
     """Return by how many seconds a counter of nanoseconds advanced from begin to end."""
     points = _points(trace, counter)
@@ -322,26 +356,6 @@ def counted_s(trace: Trace, counter: str, begin_s: float, end_s: float) -> float
     return NS * (at_time(raised, end_s) - at_time(raised, begin_s))
 
 
-def _test_steadiness(figures: Figures, trace: Trace, inside: Sequence[TraceSample]) -> None:
-    limits = {
-        "power_w": ("power drifts", MOST_POWER_DRIFT),
-        "sm_clock_mhz": ("clock drifts", MOST_CLOCK_DRIFT),
-        "temperature_c": ("temperature drifts", None),
-    }
-    for stated, (code, share) in limits.items():
-        points = _values(trace, stated, inside)
-        if len(points) < 3:
-            continue
-        slope, error = fitted_slope(points)
-        figures.slopes[stated] = _A_MINUTE * slope
-        drift, uncertainty = abs(slope) * figures.duration_s, error * figures.duration_s
-        mean = statistics.fmean(value for _, value in points)
-        most = MOST_TEMPERATURE_DRIFT_C if share is None else share * mean
-        if drift > most and drift > _SIGMAS * uncertainty:
-            figures.transient = True
-            figures.codes.append(code)
-
-
 def fitted_slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Return the least-squares slope and its standard error; a repeated value counts once.
 
@@ -354,32 +368,3 @@ def fitted_slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     residual = sum((value - intercept - slope * at) ** 2 for at, value in points) / len(points)
     spread_s = statistics.pvariance(times)
     return slope, math.sqrt(residual / (max(updates - 2, 1) * spread_s))
-
-
-def _series(figures: Figures, trace: Trace, inside: Sequence[TraceSample]) -> WindowSeries:
-    """Return at most a hundred points; a point is the mean of its samples."""
-    size = -(-len(inside) // _POINTS)
-    groups = [inside[start : start + size] for start in range(0, len(inside), size)]
-
-    def column(stated: str) -> Iterator[float | None]:
-        for group in groups:
-            values = [value for _, value in _values(trace, stated, group)]
-            yield round(statistics.fmean(values), 3) if values else None
-
-    middle = (statistics.fmean(sample.at_ns for sample in group) * NS for group in groups)
-    return WindowSeries(
-        tuple(round(time_s - figures.begin_s, 4) for time_s in middle),
-        tuple(column("power_w")),
-        tuple(column("sm_clock_mhz")),
-        tuple(column("temperature_c")),
-    )
-
-
-def _without(figures: Figures, trace: Trace) -> Figures:
-    figures.broken = True
-    if not figures.codes:
-        figures.codes.append(trace.without().code)
-    for name in ("energy_integral_j", *_STATED, "memory_temperature_c", "reasons_polled"):
-        stated = {"energy_integral_j": POWER, "power_w": POWER, "reasons_polled": "reasons"}
-        figures.missing[name] = _why(trace, stated.get(name, name))
-    return figures
