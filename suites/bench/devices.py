@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 import triton
@@ -44,31 +44,6 @@ _CACHES = 4  # the flush reads so many times the cache
 _CPU_CACHE_BYTES = 32 * 2**20  # used if the system doesn't tell
 _SPIN_CYCLES = 200_000  # about 0.1 ms
 _NO_FASTER_MHZ = 3500.0  # no GPU's SMs are faster
-
-
-class Device(Protocol):
-    """The methods of a device that the protocol needs."""
-
-    cache: Cache
-    cache_bytes: int
-    flush_bytes: int
-    clock_reason: str | None
-    rest: float
-
-    def begin(self) -> None:
-        """Forget the last kernel: another kernel follows."""
-
-    def flush(self) -> None:
-        """Read memory until the cache holds nothing else."""
-
-    def sample(self, prepare: Callable[[], Call]) -> Sample:
-        """Return the time of one call of `prepare`'s; a retry calls `prepare` again."""
-
-    def host_times_us(self, call: Call) -> tuple[float, float]:
-        """Return the host time until a call returns, and until it has ended on the device."""
-
-    def wait(self) -> None:
-        """Wait until the device has finished all work."""
 
 
 def cpu_cache_bytes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
@@ -156,7 +131,7 @@ class CudaDevice:
         _synchronize()
 
     def sample(self, prepare: Callable[[], Call]) -> Sample:
-        """Time a call under a hold; retry with a longer hold if it was too short."""
+        """Time a call under a hold; a retry with a longer hold calls `prepare` again."""
 
         def once(hold_us: float) -> tuple[Sample, float]:
             call = self._prepared(prepare)
@@ -187,7 +162,7 @@ class CudaDevice:
         return call
 
     def host_times_us(self, call: Call) -> tuple[float, float]:
-        """Time a call with nothing else on the device."""
+        """Return the host time until a call returns, and until it has ended on the device."""
         if self.cache == "cold":
             self.flush()
         _synchronize()
@@ -239,6 +214,9 @@ class CpuDevice:
         call()
         time_us = 1e6 * (_now() - started)
         return time_us, time_us
+
+
+Device = CudaDevice | CpuDevice
 
 
 @cache

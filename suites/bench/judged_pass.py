@@ -33,7 +33,6 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -107,24 +106,12 @@ class PassResult:
     reason: str | None
 
 
-class _Values(Protocol):
-    """The inputs of passes, and the check of their outputs.
-
-    every_pass: judge outputs of every pass, not only of one.
-    """
-
-    every_pass: bool
-
-    def fill(self, calls: SharedCalls, number: int) -> None:
-        """Fill a set with new values."""
-
-    def problem(self, number: int, outputs: dict[str, Tensor]) -> str | None:
-        """Return a sentence if the outputs of a set are wrong, else None."""
-
-
 @dataclass(slots=True)
 class _ChangedSigns:
-    """The case's values with new signs."""
+    """The case's values with new signs.
+
+    every_pass  judge outputs of every pass, not only of one
+    """
 
     run: Run
     kernel: Kernel
@@ -134,7 +121,7 @@ class _ChangedSigns:
     every_pass: bool = False  # judging an output of gigabytes takes seconds
 
     def fill(self, calls: SharedCalls, number: int) -> None:
-        """Draw signs."""
+        """Fill a set with new signs."""
         self.seeds[number] = _secret.getrandbits(31)
         flips = OPS[self.case.op].signs(self.case, self.seeds[number])
         changed = replace(self.parcel, content=self.parcel.content.clone())
@@ -142,7 +129,7 @@ class _ChangedSigns:
         calls.fill(number, changed)
 
     def problem(self, number: int, outputs: dict[str, Tensor]) -> str | None:
-        """Judge the outputs with their signs restored."""
+        """Return a sentence if the outputs of a set are wrong, their signs restored, else None."""
         flips = OPS[self.case.op].signs(self.case, self.seeds[number])
         return self.run.confirm(self.kernel, self.case, flips.outputs(outputs))
 
@@ -158,15 +145,18 @@ class _FreshValues:
     every_pass: bool = True
 
     def fill(self, calls: SharedCalls, number: int) -> None:
-        """Draw a seed."""
+        """Fill a set with new values."""
         self.seeds[number] = _secret.getrandbits(31)
         values = self.run.values_of_seed(self.kernel, self.case, self.seeds[number])
         calls.fill(number, Parcel.of(values.originals.read(), calls.arena.device))
 
     def problem(self, number: int, outputs: dict[str, Tensor]) -> str | None:
-        """Judge the outputs by a truth of their own."""
+        """Return a sentence if the outputs of a set are wrong by their own truth, else None."""
         values = self.run.values_of_seed(self.kernel, self.case, self.seeds[number])
         return self.run.problem_of(self.kernel, values, outputs)
+
+
+_Values = _ChangedSigns | _FreshValues
 
 
 @dataclass(slots=True)
@@ -186,17 +176,9 @@ class JudgedPasses:
     def confirm(
         self, kernel: Kernel, case: Case, parcel: Parcel, claimed_us: float, enqueue_us: float
     ) -> PassResult:
-        """Compare the worker's figure with passes.
+        """Compare the worker's figure with passes; the kernel has just been judged on the case.
 
-        Args:
-            kernel: the kernel, which has just been judged on the case.
-            case: the case.
-            parcel: the case's inputs.
-            claimed_us: device time of a call by the worker's claim, in microseconds.
-            enqueue_us: host time of a call by the worker's claim, in microseconds.
-
-        Returns:
-            The result of the passes.
+        The worker claims a call's time on the device and on the host, in microseconds.
 
         Raises:
             WrongOutputsError: if outputs of a pass are wrong.
@@ -331,13 +313,9 @@ class JudgedPasses:
         empty_s: float,
         taken_off_us: float,
     ) -> list[float]:
-        """Time passes of `length` calls.
+        """Return microseconds of a call in each pass of `length` calls.
 
-        Returns:
-            Microseconds of a call in each pass.
-
-        Raises:
-            WrongOutputsError: if outputs of a pass are wrong.
+        Raises WrongOutputsError if outputs of a pass are wrong.
         """
         figures: list[float] = []
         most, rest_s, filling_s = _MOST_PASSES[self.run.device.type], 0.0, 0.0
