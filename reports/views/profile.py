@@ -18,10 +18,8 @@ from kernel_workbench.reports.phrases import (
     energy,
     figure,
     four_digits,
-    microseconds,
     milliseconds,
     share,
-    times,
     whole,
 )
 from kernel_workbench.reports.record import ProfileRow, Window
@@ -39,7 +37,6 @@ from kernel_workbench.reports.views.profile_energies import (
     MissingFigures,
     ThrottleReason,
     Total,
-    beside,
     cases_of,
     codes_of,
     counter_apart,
@@ -59,7 +56,7 @@ from kernel_workbench.reports.views.row_columns import fields_in_order
 from kernel_workbench.reports.views.run import name_of, own_of, parts_of, total_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Figure, ReportPart, Table, Tone
@@ -77,7 +74,6 @@ _NAMES: list[Field[Any]] = [
     text("inputs", lambda item: item[0].distribution, group=True),
     text("case", lambda item: item[0].case.id, group=True),
 ]
-_Pair = tuple["ProfileRow", "ProfileRow"]
 
 
 class _Numbered(NamedTuple):
@@ -138,7 +134,7 @@ def _items(record: Record) -> Iterator[Table | Figure]:
         )
     )
     totals, rows = _totals(record), _rows(record)
-    tables = [make(record) for make in (_validity, _beside, _throttling, _missing)]
+    tables = [make(record) for make in (_validity, _throttling, _missing)]
     yield from (failed, totals, rows, rest)
     yield from timelines(record)
     yield from tables
@@ -270,29 +266,6 @@ def _totals(record: Record) -> Table:
     ]
     note = "Each case as often as its weight says."
     return table_of("Weighted totals", fields, totals_of(record), note)
-
-
-def _beside(record: Record) -> Table:
-    """Rows that differ in their inputs alone; ratios are to the first."""
-    pairs = [(row, rows[0]) for rows in beside(record) for row in rows]
-
-    def ratio(title: str, value: Callable[[ProfileRow], float | None]) -> Field[_Pair]:
-        return number(title, lambda pair: over(value(pair[0]), value(pair[1])), times, rank=1)
-
-    fields: list[Field[_Pair]] = [
-        text("kernel", lambda pair: pair[0].kernel, group=True),
-        text("case", lambda pair: pair[0].case.id, group=True),
-        text("inputs", lambda pair: pair[0].distribution),
-        number("us", lambda pair: pair[0].device_us, microseconds),
-        ratio("time", lambda row: row.device_us),
-        number("W", lambda pair: pair[0].power_w, figure, rank=1),
-        ratio("power", lambda row: row.power_w),
-        number("SM MHz", lambda pair: mean_of(pair[0], "sm_clock_mhz"), rank=2),
-        number("a call", lambda pair: pair[0].energy_j, energy, "its energy", rank=1),
-        ratio("energy", lambda row: row.energy_j),
-    ]
-    note = "The same kernel and case: what the values alone change, as ratios to the first inputs."
-    return table_of("Inputs side by side", fields, pairs, note)
 
 
 def _throttling(record: Record) -> Table:

@@ -83,18 +83,6 @@ def cases_of(record: Record) -> dict[tuple[str, str], list[ProfileRow]]:
     return dict(sorted(groups.items(), key=lambda item: ops.index(item[0][0])))
 
 
-def beside(record: Record) -> list[list[ProfileRow]]:
-    """Measured rows of one kernel and case under several input distributions, normal first."""
-    groups: dict[tuple[str, str, str], list[ProfileRow]] = {}
-    for row in record.profiles:
-        if row.status == "measured":
-            groups.setdefault((row.op, row.kernel, row.case.id), []).append(row)
-    result = [rows for rows in groups.values() if len({row.distribution for row in rows}) > 1]
-    for rows in result:
-        rows.sort(key=lambda row: row.distribution != "normal")
-    return result
-
-
 def totals_of(record: Record) -> tuple[Total, ...]:
     """Weighted totals by op, inputs and kernel that computes all of it, the least energy first.
 

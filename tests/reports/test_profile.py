@@ -15,7 +15,6 @@ from kernel_workbench.reports.record import CaseInfo, ProfileRow, Record, read
 from kernel_workbench.reports.views.profile import profile_part
 from kernel_workbench.reports.views.profile_codes import MEANINGS
 from kernel_workbench.reports.views.profile_energies import (
-    beside,
     counter_apart,
     held_by,
     missing_of,
@@ -89,15 +88,6 @@ def test_profile_figures_follow_from_the_row(tmp_path: Path) -> None:
         profile_part(record_of(tmp_path, [row])), "Reasons for low clocks, over all trials"
     )
     assert (told_held["of the windows"], told_held["polled beside"]) == ("25.0 %", "24.9 %")
-
-
-def test_profile_report_lays_inputs_side_by_side(tmp_path: Path) -> None:
-    """Zeros stand beside normal inputs of the same kernel and case, as ratios to them."""
-    record = record_of(tmp_path, profile_rows())
-    groups = beside(record)
-    assert [[row.distribution for row in rows] for rows in groups] == [["normal", "zeros"]] * 2
-    text = terminal(record).partition("Inputs side by side")[2]
-    assert "0.641 x" in line_of(text, "zeros", "921.0")
 
 
 def test_profile_report_says_why_a_figure_is_missing(tmp_path: Path) -> None:
