@@ -14,7 +14,6 @@ from kernel_workbench.reports.document.fields import meanings, number, only, tab
 from kernel_workbench.reports.document.model import Cell, Column
 from kernel_workbench.reports.phrases import (
     count,
-    duration,
     energy,
     figure,
     four_digits,
@@ -35,7 +34,6 @@ from kernel_workbench.reports.views.performance import (
 from kernel_workbench.reports.views.profile_codes import meaning
 from kernel_workbench.reports.views.profile_energies import (
     MissingFigures,
-    ThrottleReason,
     Total,
     cases_of,
     codes_of,
@@ -118,6 +116,15 @@ def _notes(record: Record) -> Iterator[str]:
             f"the sampler slows {count(len(disturbed), 'row')} by more than 0.5 %, "
             f"{row.kernel} by {100 * slower:.2f} %"
         )
+    reasons: dict[str, list[float]] = {}
+    for row in rows:
+        for name, of_windows in held_by(row).items():
+            reasons.setdefault(name, []).append(of_windows)
+    for name, shares in reasons.items():
+        yield (
+            f"{name} kept the clock of {count(len(shares), 'row')} down, for {share(max(shares))} "
+            "of the windows at most"
+        )
     apart = [(far, row) for row in rows if (far := counter_apart(row)) is not None]
     if apart:
         far, row = max(apart, key=lambda item: abs(item[0]))
@@ -134,7 +141,7 @@ def _items(record: Record) -> Iterator[Table | Figure]:
         )
     )
     totals, rows = _totals(record), _rows(record)
-    tables = [make(record) for make in (_validity, _throttling, _missing)]
+    tables = [make(record) for make in (_validity, _missing)]
     yield from (failed, totals, rows, rest)
     yield from timelines(record)
     yield from tables
@@ -180,8 +187,8 @@ def _rows(record: Record) -> Table:
             number("SM MHz", lambda row: mean_of(row, "sm_clock_mhz"), note="mean", rank=4),
             text(
                 "held by",
-                _held_longest,
-                "what kept the clock down longest, and its share of the windows",
+                _low_clocks,
+                "what kept the clock down, and its share of the windows",
                 rank=4,
             ),
             number("°C", lambda row: highest_of(row, "temperature_c"), note="the highest", rank=6),
@@ -229,17 +236,13 @@ def _bought(row: ProfileRow) -> Cell:
     )
 
 
-def _held_longest(row: ProfileRow) -> Cell:
-    """Return `SW power cap 45 %`: the reason that held longest, and its share of the windows."""
+def _low_clocks(row: ProfileRow) -> Cell:
+    """Return `SW power cap 45 %`: the reasons that kept the clock down, the longest first."""
     reasons = held_by(row)
     if not reasons:
         present = any(window.reasons_s or window.reasons_polled for window in row.windows)
         return Cell("nothing" if present else "-")
-    first = reasons[0]
-    share = first.share if first.share is not None else first.polled
-    return Cell(
-        first.reason if share is None else f"{first.reason} {100 * share:.0f} %", tone="doubtful"
-    )
+    return Cell(", ".join(f"{name} {share(of)}" for name, of in reasons.items()), tone="doubtful")
 
 
 def _idle(row: ProfileRow) -> Cell:
@@ -266,30 +269,6 @@ def _totals(record: Record) -> Table:
     ]
     note = "Each case as often as its weight says."
     return table_of("Weighted totals", fields, totals_of(record), note)
-
-
-def _throttling(record: Record) -> Table:
-    fields: list[Field[tuple[ProfileRow, ThrottleReason]]] = [
-        *_NAMES,
-        text("reason", lambda item: item[1].reason),
-        number("time", lambda item: item[1].seconds, duration),
-        number(
-            "of the windows",
-            lambda item: item[1].share,
-            share,
-            "by the driver's counter",
-            kind="share",
-        ),
-        number(
-            "polled beside",
-            lambda item: item[1].polled,
-            share,
-            "share of the samples that had it",
-            rank=1,
-        ),
-    ]
-    is_held = [(row, item) for row in record.profiles for item in held_by(row)]
-    return table_of("Reasons for low clocks, over all trials", fields, is_held)
 
 
 def _validity(record: Record) -> Table:

@@ -10,20 +10,12 @@ from kernel_workbench.reports.views.performance import in_common
 from kernel_workbench.reports.views.run import parts_of
 
 if TYPE_CHECKING:
-    from kernel_workbench.reports.record import ProfileRow, Record, Validity
+    from collections.abc import Sequence
+
+    from kernel_workbench.reports.record import ProfileRow, Record, Validity, Window
 
 _WORSE: tuple[Validity, ...] = ("valid", "transient", "invalid")  # in this order
 _MOST_OF_WINDOW = 1.01  # that a time within it can come to
-
-
-@dataclass(frozen=True, slots=True)
-class ThrottleReason:
-    """A reason for low clocks in a row's windows: seconds by the counters, and the share polled."""
-
-    reason: str
-    seconds: float | None
-    share: float | None
-    polled: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,33 +150,25 @@ def _of_window(share: float) -> float:
     return 1.0 if 1.0 < share <= _MOST_OF_WINDOW else share
 
 
-def held_by(row: ProfileRow) -> tuple[ThrottleReason, ...]:
-    """Throttle reasons over all trials, the longest first; those never seen are left out."""
+def held_by(row: ProfileRow) -> dict[str, float]:
+    """Return the reasons for low clocks with their shares of all trials' windows, largest first."""
     names = dict.fromkeys(
-        name
-        for window in row.windows
-        for reasons in (window.reasons_s, window.reasons_polled)
-        for name, value in reasons.items()
-        if value
+        name for window in row.windows for name in (*window.reasons_s, *window.reasons_polled)
     )
-    result = []
-    for name in names:
-        counted = [window for window in row.windows if name in window.reasons_s]
-        polled = [
-            window.reasons_polled[name] for window in row.windows if name in window.reasons_polled
-        ]
-        seconds = sum(window.reasons_s[name] for window in counted) if counted else None
-        total = sum(window.duration_s for window in counted)
-        is_held = ThrottleReason(
-            reason=name,
-            seconds=seconds,
-            share=None if seconds is None or not total > 0 else _of_window(seconds / total),
-            polled=sum(polled) / len(polled) if polled else None,
-        )
-        if is_held.seconds or is_held.polled:
-            result.append(is_held)
-    result.sort(key=lambda item: -(item.share or item.polled or 0.0))
-    return tuple(result)
+    shares = {name: _held_share(name, row.windows) for name in names}
+    present = ((name, value) for name, value in shares.items() if value)
+    return dict(sorted(present, key=lambda item: -item[1]))
+
+
+def _held_share(name: str, windows: Sequence[Window]) -> float:
+    """Return a reason's share by the driver's counter, else of the samples that had it."""
+    counted = [window for window in windows if name in window.reasons_s]
+    seconds = sum(window.reasons_s[name] for window in counted)
+    total_s = sum(window.duration_s for window in counted)
+    polled = [window.reasons_polled[name] for window in windows if name in window.reasons_polled]
+    if seconds and total_s > 0:
+        return _of_window(seconds / total_s)
+    return sum(polled) / len(polled) if polled else 0.0
 
 
 def codes_of(row: ProfileRow) -> tuple[str, ...]:

@@ -70,24 +70,24 @@ def test_profile_tells_reasons_a_line_a_kernel_what_gates_first(tmp_path: Path) 
 
 
 def test_profile_figures_follow_from_the_row(tmp_path: Path) -> None:
-    """The share of the limit, the counter against the integral, seconds and share of a reason."""
+    """The share of the limit, the counter against the integral, the share of a reason."""
     row = profile_row("flash_wide", norm_case(8, 64), 100.0, power_w=350.0, capped=0.25)
     assert of_limit(row) == 0.5
     assert counter_apart(row) == pytest.approx(0.006)
-    (held,) = held_by(row)
-    assert held.reason == "SW power cap"
-    assert held.seconds == pytest.approx(0.25 * 4.1 * 4)
-    assert held.share == pytest.approx(0.25)
+    assert held_by(row) == {"SW power cap": pytest.approx(0.25)}
     for capped, share in ((1.0003, 1.0), (1.05, 1.05)):  # read a moment apart; and a wrong counter
         full = profile_row("flash_wide", norm_case(8, 64), 100.0, capped=capped)
-        assert held_by(full)[0].share == pytest.approx(share)
-    assert held.polled == pytest.approx(0.25 * 0.996)
+        assert held_by(full) == {"SW power cap": pytest.approx(share)}
+    uncounted = [replace(window, reasons_s={}) for window in row.windows]
+    polled = held_by(row.model_copy(update={"windows": tuple(uncounted)}))
+    assert polled == {"SW power cap": pytest.approx(0.25 * 0.996)}
     told = [energy(joules) for joules in (1.2345, 0.0267, 8.12e-4, 2.5e-6)]
     assert told == ["1.234 J", "26.70 mJ", "812.0 uJ", "2.500 uJ"]
-    (told_held,) = rows_of(
-        profile_part(record_of(tmp_path, [row])), "Reasons for low clocks, over all trials"
-    )
-    assert (told_held["of the windows"], told_held["polled beside"]) == ("25.0 %", "24.9 %")
+    record = record_of(tmp_path, [row, full])
+    shown, _ = rows_of(profile_part(record), "Energy, power and clocks")
+    assert shown["held by"] == "SW power cap 25.0 %"
+    note = "SW power cap kept the clock of 2 rows down, for 105.0 % of the windows at most"
+    assert note in terminal(record, 200)
 
 
 def test_profile_report_says_why_a_figure_is_missing(tmp_path: Path) -> None:
