@@ -22,17 +22,12 @@ MEANINGS = {
     "no permission": "this user may not read it",
     "no sampler": "the sampler's process ended before its time",
     "no samples": "nothing was sampled in the window",
-    "no ticks": "the energy counter hardly moved in the window: it is too short",
-    "not measured": "the run ended before",
     "not supported": "this GPU or its driver doesn't tell it",
     "power drifts": "power had a slope over the window: no steady state",
     "sampler slows": "a call takes over 0.5 % longer while it is sampled",
     "slowed by heat": "over 1 % of the window in a thermal or a power-brake slowdown",
     "temperature drifts": "the temperature had a slope over the window: no steady state",
-    "too short": "the window is too short to say",
-    "transient": "no steady state: the figures are of a board on its way to one",
     "vgpu": "the host doesn't tell a vGPU what its board draws",
-    "went back": "a counter went back, so it was reset or the driver reloaded",
 }
 _LEFT_OUT = re.compile(r"\d+ of \d+ left out")
 
