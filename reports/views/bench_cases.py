@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kernel_workbench.reports.views.performance import by_case, over
 from kernel_workbench.reports.views.run import name_of, parts_of
 
 if TYPE_CHECKING:
@@ -110,13 +111,9 @@ def short_case(row: BenchRow) -> str:
 
 def cases_of(record: Record, baseline: str | None = None) -> tuple[CaseRows, ...]:
     """Return the rows case by case, op by op, each in the order in which it came first."""
-    groups: dict[tuple[str, str], list[BenchRow]] = {}
-    for row in record.benches:
-        groups.setdefault((row.op, short_case(row)), []).append(row)
-    ops = list(dict.fromkeys(op for op, _ in groups))
     parts = parts_of(record.header)
     result = []
-    for (op, title), rows in sorted(groups.items(), key=lambda item: ops.index(item[0][0])):
+    for (op, title), rows in by_case(record.benches, short_case).items():
         part = {row.kernel: parts.get((op, row.kernel)) for row in rows}
         whole = (time_us(row) for row in rows if part[row.kernel] is None)
         best = min(filter(None, whole), default=None)
@@ -125,8 +122,8 @@ def cases_of(record: Record, baseline: str | None = None) -> tuple[CaseRows, ...
             CaseRow(
                 row,
                 name_of(row.kernel, part[row.kernel]),
-                _over(time_us(row), best) if part[row.kernel] is None else None,
-                _over(time_us(row), base) if part[row.kernel] == part.get(baseline or "") else None,
+                over(time_us(row), best) if part[row.kernel] is None else None,
+                over(time_us(row), base) if part[row.kernel] == part.get(baseline or "") else None,
             )
             for row in rows
         ]
@@ -247,14 +244,10 @@ def _totals(
                 of=sum(case.weight or 0.0 for case in cases),
                 time_us=sum(weight * time for weight, time, _ in calls),
                 reference_us=reference,
-                ratio=_over(sum(time for time, _ in both), reference),
+                ratio=over(sum(time for time, _ in both), reference),
             )
         )
     return result
-
-
-def _over(value: float | None, other: float | None) -> float | None:
-    return None if value is None or other is None else value / other
 
 
 def _geometric_mean(ratios: Sequence[float | None]) -> float | None:

@@ -211,6 +211,22 @@ def _command(row: BenchRow | ProfileRow) -> str:
     return row.reproduce if row.status in _BAD else ""
 
 
+def by_case(
+    rows: Iterable[TimedOrMeasured], title: Callable[[TimedOrMeasured], str]
+) -> dict[tuple[str, str], list[TimedOrMeasured]]:
+    """Return the rows by op and case's title, op by op, each in the order of its first row."""
+    groups: dict[tuple[str, str], list[TimedOrMeasured]] = {}
+    for row in rows:
+        groups.setdefault((row.op, title(row)), []).append(row)
+    ops = list(dict.fromkeys(op for op, _ in groups))
+    return dict(sorted(groups.items(), key=lambda item: ops.index(item[0][0])))
+
+
+def over(value: float | None, other: float | None) -> float | None:
+    """value / other; None where it can't be had."""
+    return None if value is None or not other else value / other
+
+
 def in_common(
     cases: Sequence[tuple[float, Mapping[str, Value]]],
 ) -> list[tuple[float, Mapping[str, Value]]]:

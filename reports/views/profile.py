@@ -24,6 +24,8 @@ from kernel_workbench.reports.phrases import (
 from kernel_workbench.reports.record import ProfileRow, Window
 from kernel_workbench.reports.views.performance import (
     STATUSES,
+    by_case,
+    over,
     part_of,
     problems_of,
     reasons_of,
@@ -35,7 +37,6 @@ from kernel_workbench.reports.views.profile_codes import meaning
 from kernel_workbench.reports.views.profile_energies import (
     MissingFigures,
     Total,
-    cases_of,
     codes_of,
     counter_apart,
     held_by,
@@ -43,7 +44,6 @@ from kernel_workbench.reports.views.profile_energies import (
     mean_of,
     missing_of,
     of_limit,
-    over,
     short_case,
     totals_of,
 )
@@ -207,7 +207,7 @@ def _rows(record: Record) -> Table:
     }
     figures = fields_in_order(ProfileRow, lambda row: row, derived=derived)
     fields = [*names, *only(lambda row: row.status == "measured", figures)]
-    rows = [row for of_case in cases_of(record).values() for row in of_case]
+    rows = [row for of_case in by_case(record.profiles, short_case).values() for row in of_case]
     return table_of("Energy, power and clocks", fields, rows)
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernel_workbench.reports.views.performance import in_common
+from kernel_workbench.reports.views.performance import in_common, over
 from kernel_workbench.reports.views.run import parts_of
 
 if TYPE_CHECKING:
@@ -64,15 +64,6 @@ class Total:
 def short_case(row: ProfileRow) -> str:
     """Return the case's id without its op's name."""
     return row.case.id.removeprefix(f"{row.op}-")
-
-
-def cases_of(record: Record) -> dict[tuple[str, str], list[ProfileRow]]:
-    """Return the rows by op and case, in the order in which each came first."""
-    groups: dict[tuple[str, str], list[ProfileRow]] = {}
-    for row in record.profiles:
-        groups.setdefault((row.op, short_case(row)), []).append(row)
-    ops = list(dict.fromkeys(op for op, _ in groups))
-    return dict(sorted(groups.items(), key=lambda item: ops.index(item[0][0])))
 
 
 def totals_of(record: Record) -> tuple[Total, ...]:
@@ -138,11 +129,6 @@ def highest_of(row: ProfileRow, name: str) -> float | None:
     """Return the highest that any trial saw."""
     spreads = [getattr(window, name) for window in row.windows]
     return max((spread.highest for spread in spreads if spread is not None), default=None)
-
-
-def over(value: float | None, other: float | None) -> float | None:
-    """value / other; None where it can't be had."""
-    return None if value is None or not other else value / other
 
 
 def _of_window(share: float) -> float:

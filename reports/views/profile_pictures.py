@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from kernel_workbench.reports.document.model import Figure
 from kernel_workbench.reports.document.svg import COLOURS, drawable, drawn, label, legend, placed
 from kernel_workbench.reports.record import ProfileRow, Series
-from kernel_workbench.reports.views.profile_energies import cases_of
+from kernel_workbench.reports.views.performance import by_case
+from kernel_workbench.reports.views.profile_energies import short_case
 from kernel_workbench.reports.views.run import own_of
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def _groups(record: Record) -> list[tuple[str, str, list[ProfileRow]]]:
     """Return the rows with a timeline, by op and case."""
     return [
         (op, title, with_time)
-        for (op, title), rows in cases_of(record).items()
+        for (op, title), rows in by_case(record.profiles, short_case).items()
         if (with_time := [row for row in rows if timeline_of(row) is not None])
     ]
 
