@@ -96,7 +96,6 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     commit(root, 100.0, "old")
     git(root, "tag", "old")
     commit(root, 102.0, "new")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log"))
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:cacheprovider")
     return root
@@ -257,30 +256,16 @@ def test_interrupted_run_compares_what_it_has(
     assert "Traceback" not in done.stderr
 
 
-def test_tree_is_kept_for_the_next_run_and_mended_where_it_was_changed(checkout: Path) -> None:
-    """A tree of the cache is that commit's, or is made again."""
+def test_tree_is_that_of_the_commit_and_is_removed(checkout: Path) -> None:
+    """Two runs may have the same commit's tree; git forgets a tree with its folder."""
     sha = commit_of(checkout, "old")
-    with tree_of(checkout, sha) as tree:
-        inode = tree.stat().st_ino
+    with tree_of(checkout, sha) as tree, tree_of(checkout, sha) as other:
+        assert tree != other
         assert (tree / "side.txt").read_text() == "old"
-    with tree_of(checkout, sha) as tree:
-        assert tree.stat().st_ino == inode
+        assert git(tree, "rev-parse", "HEAD") == sha
         (tree / "side.txt").write_text("changed")
-    with tree_of(checkout, sha) as tree:
-        assert (tree / "side.txt").read_text() == "old"
-
-
-def test_old_trees_are_removed_and_those_in_use_kept(checkout: Path) -> None:
-    """Four are kept; one that a run holds stays, however old."""
-    shas = [commit(checkout, 100.0, f"commit {number}") for number in range(7)]
-    with tree_of(checkout, shas[0]) as held:
-        for sha in shas[1:]:
-            with tree_of(checkout, sha) as last:
-                pass
-        assert held.is_dir()
-        kept = {each.name for each in last.parent.iterdir() if each.is_dir()}
-        assert kept == {shas[0][:12], *(sha[:12] for sha in shas[3:])}
-    assert git(checkout, "worktree", "list").count("\n") == len(kept)
+    assert not tree.exists()
+    assert len(git(checkout, "worktree", "list").splitlines()) == 1
 
 
 def test_arguments_of_a_process_name_files_in_full_and_lack_our_own() -> None:
