@@ -154,35 +154,24 @@ class SmLimits:
     special_lanes: int = 16  # exp2, rsqrt and their like
 
 
-def _limits(shared_kib: int, warps: int, blocks: int, lanes: int) -> SmLimits:
-    """Return limits from sm 80 on: the driver keeps 1 KiB of each block's shared memory."""
+def _limits(
+    shared_kib: int, warps: int, blocks: int, lanes: int, *, reserved: int = KIB, unit: int = 128
+) -> SmLimits:
+    """Return limits; before sm 80 the driver keeps nothing, and the unit is 256 bytes."""
     return SmLimits(
         shared_bytes=shared_kib * KIB,
-        shared_block_bytes=(shared_kib - 1) * KIB,
-        shared_reserved_bytes=KIB,
-        shared_unit_bytes=128,
+        shared_block_bytes=shared_kib * KIB - reserved,
+        shared_reserved_bytes=reserved,
+        shared_unit_bytes=unit,
         warps=warps,
         blocks=blocks,
         fp32_lanes=lanes,
     )
 
 
-def _early_limits(shared_kib: int, warps: int, blocks: int) -> SmLimits:
-    """Return limits before sm 80: the driver keeps nothing, and the unit is 256 bytes."""
-    return SmLimits(
-        shared_bytes=shared_kib * KIB,
-        shared_block_bytes=shared_kib * KIB,
-        shared_reserved_bytes=0,
-        shared_unit_bytes=256,
-        warps=warps,
-        blocks=blocks,
-        fp32_lanes=64,
-    )
-
-
 LIMITS: dict[int, SmLimits] = {
-    70: _early_limits(96, warps=64, blocks=32),
-    75: _early_limits(64, warps=32, blocks=16),
+    70: _limits(96, warps=64, blocks=32, lanes=64, reserved=0, unit=256),
+    75: _limits(64, warps=32, blocks=16, lanes=64, reserved=0, unit=256),
     80: _limits(164, warps=64, blocks=32, lanes=64),
     86: _limits(100, warps=48, blocks=16, lanes=128),
     87: _limits(164, warps=48, blocks=16, lanes=128),
