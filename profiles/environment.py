@@ -49,7 +49,6 @@ def _text(value: bytes | str) -> str:
 
 
 _FACTS: dict[str, Callable[[NvmlGpu], Any]] = {
-    "name": lambda gpu: gpu.ask("nvmlDeviceGetName"),
     "memory_bytes": lambda gpu: _then(
         gpu.ask("nvmlDeviceGetMemoryInfo"), lambda memory: int(memory.total)
     ),
@@ -75,7 +74,6 @@ class Gpu:
     """
 
     uuid: str
-    name: str | None
     driver: str | None
     memory_bytes: int | None
     vbios: str | None

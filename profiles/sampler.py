@@ -17,7 +17,6 @@ import select
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -125,8 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         writer.close()
         if not isinstance(meter, Missing):
-            with suppress(OSError):
-                meter.close()
+            meter.close()
     return 0
 
 

@@ -36,7 +36,6 @@ class Board:
 
 
 _ANSWERS: dict[str, Any] = {
-    "nvmlDeviceGetName": "NVIDIA H200",
     "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=150_000_000_000),
     "nvmlDeviceGetVbiosVersion": "96.00.A5.00.01",
     "nvmlDeviceGetEnforcedPowerLimit": 650_000,

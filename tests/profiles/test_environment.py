@@ -41,7 +41,6 @@ def test_healthy_gpu_is_described_whole(monkeypatch: pytest.MonkeyPatch) -> None
     told = gpu(UUID)
     assert told == Gpu(
         uuid=UUID,
-        name="NVIDIA H200",
         driver="580.95.05",
         memory_bytes=150_000_000_000,
         vbios="96.00.A5.00.01",
