@@ -1,4 +1,4 @@
-"""Parts that bench and profile share: verdict, machine, rows without a figure, common cases."""
+"""Parts that bench and profile share: verdict, machine, rows without a figure, cases."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from kernel_workbench.reports.views.run import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Figure, ReportPart, Table, Tone
     from kernel_workbench.reports.record import BenchRow, ProfileRow, Record, Roof
 
-Value = TypeVar("Value")
 TimedOrMeasured = TypeVar("TimedOrMeasured", "BenchRow", "ProfileRow")
 
 _BAD = {"wrong", "failed"}
@@ -225,14 +224,3 @@ def by_case(
 def over(value: float | None, other: float | None) -> float | None:
     """value / other; None where it can't be had."""
     return None if value is None or not other else value / other
-
-
-def in_common(
-    cases: Sequence[tuple[float, Mapping[str, Value]]],
-) -> list[tuple[float, Mapping[str, Value]]]:
-    """Return the cases that have a figure of every kernel, each a weight and figures by kernel.
-
-    A kernel with no figure on any of them takes no part: it would leave none in common.
-    """
-    everyone = {kernel for _, having in cases for kernel in having}
-    return [case_item for case_item in cases if everyone <= case_item[1].keys()]

@@ -43,7 +43,6 @@ from kernel_workbench.reports.views.profile_energies import (
     highest_of,
     mean_of,
     missing_of,
-    of_limit,
     short_case,
     totals_of,
 )
@@ -179,7 +178,12 @@ def _rows(record: Record) -> Table:
         ],
         "power_w": [
             number(
-                "of limit", of_limit, share, "of the power limit in force", kind="share", rank=2
+                "of limit",
+                lambda row: over(row.power_w, row.power_limit_w),
+                share,
+                "of the power limit in force",
+                kind="share",
+                rank=2,
             ),
         ],
         "device_us": [

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernel_workbench.reports.views.performance import in_common, over
+from kernel_workbench.reports.views.performance import over
 from kernel_workbench.reports.views.run import parts_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def short_case(row: ProfileRow) -> str:
 def totals_of(record: Record) -> tuple[Total, ...]:
     """Weighted totals by op, inputs and kernel that computes all of it, the least energy first.
 
-    Each is over the cases on which every kernel with one has energy and time.
+    Each is over the cases on which every kernel that has energy and time anywhere has both.
     """
     groups: dict[tuple[str, str], dict[str, tuple[float, dict[str, _Figures]]]] = {}
     parts = parts_of(record.header)
@@ -81,7 +81,8 @@ def totals_of(record: Record) -> tuple[Total, ...]:
                 having[row.kernel] = _Figures(row, row.energy_j, row.device_us)
     result: list[Total] = []
     for (op, distribution), of_group in groups.items():
-        common = in_common(list(of_group.values()))
+        everyone = {kernel for _, having in of_group.values() for kernel in having}
+        common = [one for one in of_group.values() if everyone <= one[1].keys()]
         totals = []
         for kernel in common[0][1] if common else ():
             weighed = [(weight, having[kernel]) for weight, having in common]
@@ -102,13 +103,6 @@ def totals_of(record: Record) -> tuple[Total, ...]:
             )
         result += sorted(totals, key=lambda item: item.energy_j)
     return tuple(result)
-
-
-def of_limit(row: ProfileRow) -> float | None:
-    """Return the mean power's share of the limit in force."""
-    if row.power_w is None or not row.power_limit_w:
-        return None
-    return row.power_w / row.power_limit_w
 
 
 def counter_apart(row: ProfileRow) -> float | None:

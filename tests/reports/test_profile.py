@@ -18,7 +18,6 @@ from kernel_workbench.reports.views.profile_energies import (
     counter_apart,
     held_by,
     missing_of,
-    of_limit,
     totals_of,
 )
 from tests.builders.bench_records import norm_case
@@ -72,7 +71,6 @@ def test_profile_tells_reasons_a_line_a_kernel_what_gates_first(tmp_path: Path) 
 def test_profile_figures_follow_from_the_row(tmp_path: Path) -> None:
     """The share of the limit, the counter against the integral, the share of a reason."""
     row = profile_row("flash_wide", norm_case(8, 64), 100.0, power_w=350.0, capped=0.25)
-    assert of_limit(row) == 0.5
     assert counter_apart(row) == pytest.approx(0.006)
     assert held_by(row) == {"SW power cap": pytest.approx(0.25)}
     for capped, share in ((1.0003, 1.0), (1.05, 1.05)):  # read a moment apart; and a wrong counter
@@ -85,7 +83,7 @@ def test_profile_figures_follow_from_the_row(tmp_path: Path) -> None:
     assert told == ["1.234 J", "26.70 mJ", "812.0 uJ", "2.500 uJ"]
     record = record_of(tmp_path, [row, full])
     shown, _ = rows_of(profile_part(record), "Energy, power and clocks")
-    assert shown["held by"] == "SW power cap 25.0 %"
+    assert (shown["of limit"], shown["held by"]) == ("50.0 %", "SW power cap 25.0 %")
     note = "SW power cap kept the clock of 2 rows down, for 105.0 % of the windows at most"
     assert note in terminal(record, 200)
 
