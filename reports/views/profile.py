@@ -280,7 +280,7 @@ def _validity(record: Record) -> Table:
         *_NAMES,
         text("state", lambda item: _state(item[0].validity)),
         text("code", lambda item: item[1]),
-        text("meaning", lambda item: meaning(item[1])),
+        text("meaning", lambda item: meaning(item[1], item[0])),
     ]
     measured = (row for row in record.profiles if row.status == "measured")
     codes = [(row, code) for row in measured for code in codes_of(row)]

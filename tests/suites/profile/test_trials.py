@@ -297,7 +297,7 @@ def test_fault_of_nvml_is_a_reason_in_the_row_and_the_rest_goes_on(
     assert row.validity in ({"invalid"} if lost else steady)
     assert (row.energy_j is None) == lost
     assert ("energy by samples" in row.codes) == (lacks == "energy_counter_j" and not lost)
-    assert all(map(meaning, row.codes))
+    assert all(meaning(code, row) for code in row.codes)
     if lost:
         assert row.missing["energy_j"]
         assert 0 not in (row.power_w, row.energy_j, row.net_energy_j)
