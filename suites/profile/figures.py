@@ -151,20 +151,17 @@ def energy_per_call(counted: Sequence[Window]) -> tuple[float, float | None] | N
 
     The energy is the counter's; without a counter it is the integral's, whose error is scatter.
     """
-    by_counter = [window for window in counted if window.energy_counter_j is not None]
-    if by_counter:
-        each_j = [window.energy_counter_j / window.calls for window in by_counter]  # type: ignore[operator]
-        counter_j = [
-            (window.energy_counter_error_j or 0.0) / window.calls  # type: ignore[operator]
-            for window in by_counter
-        ]
-    else:
-        each_j = [
-            window.energy_integral_j / window.calls  # type: ignore[operator]
-            for window in counted
-            if window.energy_integral_j is not None
-        ]
-        counter_j = [0.0] * len(each_j)
+    of_windows = [
+        (window.energy_counter_j, window.energy_counter_error_j or 0.0, window.calls)
+        for window in counted
+        if window.energy_counter_j is not None and window.calls
+    ] or [
+        (window.energy_integral_j, 0.0, window.calls)
+        for window in counted
+        if window.energy_integral_j is not None and window.calls
+    ]
+    each_j = [energy_j / calls for energy_j, _, calls in of_windows]
+    counter_j = [error_j / calls for _, error_j, calls in of_windows]
     if not each_j:
         return None
     if len(each_j) < 2:
