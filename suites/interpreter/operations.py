@@ -33,7 +33,7 @@ class NotInterpretedError(AttributeError, NotImplementedError):
     """A kernel uses an operation that Triton's interpreter can't run."""
 
 
-_INSTEAD = "say Domain(interpretable=False) and run it on a GPU"
+INSTEAD = "say Domain(interpretable=False) and run it on a GPU"
 GIVEN: list[bool] = []
 """True if the load in progress has an `other`."""
 
@@ -158,13 +158,8 @@ def _without(_: Any, name: str) -> Any:
     raise NotInterpretedError(_sentence(f"the operation {name.removeprefix('create_')}"))
 
 
-def instead() -> str:
-    """Return the advice for a kernel that can't run here."""
-    return _INSTEAD
-
-
 def _sentence(what: str) -> str:
     return (
         f"Triton {triton.__version__}'s interpreter can't run {what}; use functions of "
-        f"triton.language (tl.exp, tl.sigmoid, tl.math.erf), or {_INSTEAD}"
+        f"triton.language (tl.exp, tl.sigmoid, tl.math.erf), or {INSTEAD}"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,34 +132,23 @@ def elementwise(compute: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, A
     return lambda first, second: GluonBlock(compute(*joined(first, second)))
 
 
-def _quotient(left: Tensor, right: Tensor) -> Tensor:
-    return torch.div(left, right, rounding_mode="trunc")
-
-
-def _remainder(left: Tensor, right: Tensor) -> Tensor:
-    return torch.fmod(left, right)
-
-
-_ARITHMETIC = {
+_ARITHMETIC: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv,
-    "floordiv": _quotient, "mod": _remainder, "and": operator.and_, "or": operator.or_,
-    "xor": operator.xor, "rshift": operator.rshift, "lshift": operator.lshift,
+    "floordiv": partial(torch.div, rounding_mode="trunc"), "mod": torch.fmod,
+    "and": operator.and_, "or": operator.or_, "xor": operator.xor,
+    "rshift": operator.rshift, "lshift": operator.lshift,
 }  # fmt: skip
 _COMPARISONS = {name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
 
 
-def _method(compute: Callable[[Tensor, Tensor], Tensor], *, swapped: bool) -> Callable[..., Any]:
-    def apply(self: GluonBlock, other: Any) -> GluonBlock:
-        first, second = (other, self) if swapped else (self, other)
-        return GluonBlock(compute(*joined(first, second)))
-
-    return apply
+def _swapped(compute: Callable[[Any, Any], GluonBlock]) -> Callable[[Any, Any], GluonBlock]:
+    return lambda block, other: compute(other, block)
 
 
 for _name, _compute in {**_ARITHMETIC, **_COMPARISONS}.items():
-    setattr(GluonBlock, f"__{_name}__", _method(_compute, swapped=False))
+    setattr(GluonBlock, f"__{_name}__", elementwise(_compute))
 for _name, _compute in _ARITHMETIC.items():
-    setattr(GluonBlock, f"__r{_name}__", _method(_compute, swapped=True))
+    setattr(GluonBlock, f"__r{_name}__", _swapped(elementwise(_compute)))
 
 
 class Pointer:

@@ -33,7 +33,7 @@ from kernel_workbench.suites.interpreter.gluon.blocks import (
     joined,
     tensor_of,
 )
-from kernel_workbench.suites.interpreter.operations import NotInterpretedError, instead
+from kernel_workbench.suites.interpreter.operations import INSTEAD, NotInterpretedError
 from kernel_workbench.suites.interpreter.strict.initialisation import Array
 
 _TMA_BYTES = 16
@@ -507,7 +507,7 @@ def _missing(error: Exception) -> str:
     at = next((one for one in reversed(frames) if not one.filename.startswith(own)), None)
     where = "its kernel" if at is None else f"line {at.lineno} of {at.filename}"
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return f"the interpreter of kernels in Gluon can't run {where} ({text}); {instead()}"
+    return f"the interpreter of kernels in Gluon can't run {where} ({text}); {INSTEAD}"
 
 
 def _expect(barrier: Barrier, size: int, pred: Any = True) -> None:
@@ -607,7 +607,7 @@ def _assembled(
 
 
 def _unknown(what: str) -> str:
-    return f"a CPU can't run {what} of a kernel in Gluon; {instead()}"
+    return f"a CPU can't run {what} of a kernel in Gluon; {INSTEAD}"
 
 
 def _where(condition: GluonBlock, first: Any, second: Any) -> GluonBlock:
