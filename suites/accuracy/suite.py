@@ -76,7 +76,8 @@ class VerdictSuite(Suite[AccuracyRow]):
         if options.shard:
             self.processes = int(options.shard.partition("/")[2])
         if not options.shard or options.in_process:
-            self.unchecked = self._mend_interpreter()
+            with refusing(repairs.InterpreterError):
+                self.unchecked = mend(device, strictly=self.strict is True)
         if not options.in_process:
             self.workers = Workers(
                 device,
@@ -87,15 +88,6 @@ class VerdictSuite(Suite[AccuracyRow]):
                 memory_limit=options.memory_limit,
                 builds=not options.shard,
             )
-
-    def _mend_interpreter(self) -> tuple[str, ...]:
-        """Prepare this process for calls of kernels, as a worker does.
-
-        Returns:
-            The checks that aren't in force, because this version of Triton isn't supported.
-        """
-        with refusing(repairs.InterpreterError):
-            return mend(self.device, strictly=self.strict is True)
 
     def selected(self) -> tuple[Kernel, ...]:
         """Return the kernels that the options select."""
@@ -207,9 +199,9 @@ class Accuracy(VerdictSuite):
             for kernel in alike
             if kernel.op.name == case.op and self._is_for(kernel, case)
         ]
+        mine = [pair for pair in pairs if self.share is None or pair[1].id() in self.share]
         for kernel in self.kernels:
-            of_kernel = (case for other, case in pairs if other is kernel and self._is_mine(case))
-            self.judge.learn(kernel, of_kernel)
+            self.judge.learn(kernel, (case for other, case in mine if other is kernel))
         return pairs
 
     def _cases_of_run(self) -> tuple[Case, ...]:
@@ -285,10 +277,6 @@ class Accuracy(VerdictSuite):
             served = quick_cases(op, listed, serves) or self._own_cases(own)
             chosen += (served or listed)[:MOST_CASES]
         return tuple(chosen)
-
-    def _is_mine(self, case: Case) -> bool:
-        """Return whether this process tries the case."""
-        return self.share is None or case.id() in self.share
 
     def for_processes(self, count: int) -> str:
         """Return each case with its share and family for --known, one JSON object a line.
