@@ -64,7 +64,8 @@ class SharedCalls:
             EndedError: if its process ends.
         """
         message: Message = {"order": list(order), "flushes": flushes}
-        self._wait()
+        if self.arena.device.type == "cuda":
+            torch.cuda.synchronize(self.arena.device)
         started, kept_waiting_s = _now(), self._kept_waiting_s()
         self.ask(message)
         return _now() - started - (self._kept_waiting_s() - kept_waiting_s)
@@ -85,7 +86,3 @@ class SharedCalls:
     def read(self, number: int) -> dict[str, Tensor]:
         """Return copies of a set's outputs, by name."""
         return self.layout.read(self.arena, number)
-
-    def _wait(self) -> None:
-        if self.arena.device.type == "cuda":
-            torch.cuda.synchronize(self.arena.device)

@@ -216,7 +216,7 @@ class _Inventory:
             self.table(value, name)
         elif not _is_ours(of.__module__):
             return
-        elif is_dataclass(value) and _is_frozen(of):
+        elif is_dataclass(value) and getattr(of, "__dataclass_params__").frozen:  # noqa: B009
             names = [item.name for item in fields(value)]
             self._add(
                 value,
@@ -367,7 +367,7 @@ def take(tables: Mapping[str, dict[Any, Any]] | None = None) -> Fingerprint:
     """
     inventory = _Inventory()
     ours = tuple(item for item in sys.modules if _is_ours(item))
-    looked_up = (*_looked_up(), ("sys.modules", sys.modules, ours))
+    looked_up = (*looked_up_names(), ("sys.modules", sys.modules, ours))
     for item in looked_up:  # including builtins, which `changes` itself uses
         inventory.looked_up(*item)
     for name, module in tuple(sys.modules.items()):
@@ -418,8 +418,11 @@ def take(tables: Mapping[str, dict[Any, Any]] | None = None) -> Fingerprint:
 
 
 @cache
-def _looked_up() -> tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...]:
-    """List the modules that our callers' functions look names up in: name, content, and keys."""
+def looked_up_names() -> tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...]:
+    """List the modules that our callers' functions look names up in: name, content, and keys.
+
+    No candidate changes the list: the fork server makes it once for all workers.
+    """
     names_of: dict[str, tuple[dict[str, Any], set[str]]] = {}
 
     def note(module: ModuleType, key: str) -> object:
@@ -446,11 +449,6 @@ def _looked_up() -> tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...]:
     return tuple((name, content, tuple(sorted(keys))) for name, (content, keys) in names_of.items())
 
 
-def prepare() -> None:
-    """Compute the part that doesn't depend on the worker, once for all forked workers."""
-    _looked_up()
-
-
 def _functions_of(code: CodeType | None) -> Iterator[CodeType]:
     for item in () if code is None else code.co_consts:
         if isinstance(item, CodeType):
@@ -465,10 +463,6 @@ def _is_ours(name: str) -> bool:
 def _is_method(value: object) -> bool:
     """Return True for a function or a descriptor, which decide what an attribute does."""
     return callable(value) or hasattr(type(value), "__get__")
-
-
-def _is_frozen(of: type) -> bool:
-    return bool(getattr(of, "__dataclass_params__").frozen)  # noqa: B009  (no checker has it)
 
 
 def _value_of(name: str) -> object:

@@ -153,7 +153,7 @@ def main() -> None:
     all_kernels()
     for task in sys.argv[4:]:
         importlib.import_module(task)
-    fingerprint.prepare()
+    fingerprint.looked_up_names()
     if device.type == "cuda" or sys.argv[3] == "none":
         _hash_triton()
     gc.freeze()  # a worker's collections then leave the objects alone that it shares with others
