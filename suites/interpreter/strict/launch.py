@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,13 +36,6 @@ _TRITON = str(Path(triton.__file__).parent)
 
 class IllegalAccessError(RuntimeError):
     """A kernel did something that a GPU leaves undefined; the message says what and where."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Bytes:
-    """Memory by its address, in numpy's array interface."""
-
-    __array_interface__: dict[str, object]
 
 
 @dataclass(slots=True)
@@ -78,7 +72,8 @@ class Tagged:
                 "typestr": np.dtype(f"u{itemsize}").str,
                 "version": 3,
             }
-            array = self._memory[itemsize] = np.asarray(_Bytes(interface))
+            array = np.asarray(SimpleNamespace(__array_interface__=interface))
+            self._memory[itemsize] = array
         return array
 
 
