@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.cases import GENERATED
-from kernel_workbench.oracles.op import CONTIGUOUS, Case, Inputs, Outputs
+from kernel_workbench.oracles.op import CONTIGUOUS, Case, Inputs
 from kernel_workbench.reports.record import AccuracyRow
 from kernel_workbench.suites.accuracy.pages import return_pages
 from kernel_workbench.suites.accuracy.trial import Trial
@@ -79,8 +79,7 @@ class Run:
     call where one is enough, without other checks. strict: the interpreter is strict; else rows
     name the undefined lanes that were read. processes: the number of processes of this run that
     share the GPU. tells_configurations: a row says that its kernel has no configurations to try.
-    oracle_calls: the number of truths computed, one for each case. asked_before: the checks that a
-    kernel gets once, and has had.
+    asked_before: the checks that a kernel gets once, and has had.
     """
 
     device: torch.device
@@ -97,7 +96,6 @@ class Run:
     briefly: bool = False
     strict: bool = True
     processes: int = 1
-    oracle_calls: int = 0
     _values: CaseValues | None = None
     asked_before: set[object] = field(default_factory=set)
     _secret: bytes = field(default_factory=partial(secrets.token_bytes, 16))
@@ -477,11 +475,6 @@ class Run:
             self._values = CaseValues.of(kernel.op, case, originals, self._secret_of(case))
         return self._values
 
-    def truth(self, values: CaseValues) -> Outputs:
-        """Return the truth of the values, which is computed when it is first needed."""
-        self.oracle_calls += values.truth is None
-        return values.exact()
-
     def judged_by(
         self, kernel: Kernel, values: CaseValues, declared_bytes: int | None = None
     ) -> Callable[[Call, Call], Verdict]:
@@ -490,7 +483,7 @@ class Run:
         Values drawn from a secret are judged by the bounds alone: an emulation's blocks are a
         measure that chance could exceed in one run and not in the next.
         """
-        truth = self.truth(values)
+        truth = values.exact()
         compared = not self.two_calls_alone and values is self._values
         return partial(
             judge,

@@ -309,7 +309,7 @@ class Trial:
         They lie well beyond their bounds from zeros, and from the truth of inputs with other signs,
         the draw of this number. Softmax of numbers near 0 has none.
         """
-        bounds, truth = self.values.bounds_of(self.kernel), self.run.truth(self.values)
+        bounds, truth = self.values.bounds_of(self.kernel), self.values.exact()
         case = self.values.case
         turned = self.kernel.op.oracle(case, _with_signs(case, self._inputs, number))
         telling = dict.fromkeys(self.first.outputs, 0)
@@ -325,7 +325,7 @@ class Trial:
 
         A launch that stores the earlier value looks like one that stored nothing.
         """
-        truth, changes = self.run.truth(self.values), {}
+        truth, changes = self.values.exact(), {}
         for name in self.first.outputs:
             exact = truth[name]
             if exact is not None:

@@ -61,7 +61,7 @@ class CaseValues:
         return cls(op, case, originals, secret, op.signs(case, secret))
 
     def exact(self) -> Outputs:
-        """Return the truth."""
+        """Return the truth, which is computed when it is first needed."""
         if self.truth is None:
             self.truth = self.op.oracle(self.case, self.originals.read())
         return self.truth
