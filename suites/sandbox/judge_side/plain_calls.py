@@ -95,11 +95,6 @@ class UsersProcess:
     _is_ready: bool = False
     _pending: _PendingCall | None = None
 
-    @property
-    def pid(self) -> int | None:
-        """The process id, or None if no process runs."""
-        return None if self._process is None else self._process.pid
-
     def key(self) -> tuple[object, ...]:
         """Return what a process that waits has to have been started with."""
         return "users process", self.device.type, self.overlay

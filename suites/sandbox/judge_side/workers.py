@@ -184,7 +184,6 @@ class Workers:
     builds     build what kernels need; else leave a kernel out whose build the cache lacks
     build_limit_s   the time limit of one build, in seconds; None: ten calls', at least 600
     left_out   sentences about files and kernels that can't be tried here, after `kernels`
-    replaced   number of workers that ended before the run did
     arena_device    the device of inputs and outputs on their way: the GPU, if its driver lets two
                     processes share memory
     """
@@ -200,7 +199,6 @@ class Workers:
     builds: bool = True
     build_limit_s: float | None = None
     left_out: tuple[str, ...] = ()
-    replaced: int = 0
     arena_device: torch.device = field(init=False)
     server: ForkServer | None = None
     script: UsersProcess = field(init=False)
@@ -280,7 +278,6 @@ class Workers:
                 parcels = self._moved(parcels)
                 call, arena, at = self._renewed(self._called, kernel, case, parcels, fill, how)
         except EndedError as ended:
-            self.replaced += 1
             lines = () if self._worker is None else self._worker.lines
             lines = lines if len(lines) > 1 else ()  # the reason contains the last line
             return Call({}, time.perf_counter() - started, ended.rule, str(ended), printed=lines)
@@ -355,7 +352,6 @@ class Workers:
                 moved = self._moved(parcels)
                 return self._renewed(self._task, kernel, case, moved, module, settings, limit_s)
         except EndedError as ended:
-            self.replaced += 1
             raise TaskError(ended.rule, str(ended)) from ended
 
     @contextmanager
@@ -406,7 +402,6 @@ class Workers:
             yield SharedCalls(arena, layout, count, self._ready().pid, ask)
             self._check(self._done(self._exchange({"order": None}, limit_s)))
         except EndedError as ended:
-            self.replaced += 1
             raise TaskError(ended.rule, str(ended)) from ended
         except BaseException:
             self._end()  # it still waits for the next order

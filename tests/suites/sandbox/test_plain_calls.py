@@ -234,12 +234,12 @@ def test_kernel_that_fails_without_the_suites_fails(
 ) -> None:
     """However it does; and an honest one passes after it."""
     row, workers = tried(name)
-    rule, words = _FATES[name]
+    worker, (rule, words) = workers._worker, _FATES[name]
     assert row.rule == rule, row.reason
     assert row.reason is not None
     assert row.reason.startswith(f"called as a user calls it, without the suites: {words}")
     assert tried("honest")[0].status == "passed"
-    assert workers.replaced == 0
+    assert workers._worker is worker
 
 
 _OURS = {
@@ -325,8 +325,8 @@ def test_process_ends_with_the_workers(folder: Path, monkeypatch: pytest.MonkeyP
     kernel = next(each for each in workers.kernels() if each.name == "honest")
     inputs = LAYER_NORM_BACKWARD.inputs(_CASE, _CPU)
     assert workers.call_plainly(kernel, _CASE, inputs).rule is None
-    assert workers.script.pid is not None
-    process = workers.script.pid
-    assert _is_running(process)
+    process = workers.script._process
+    assert process is not None
+    assert _is_running(process.pid)
     workers.close()
-    assert not _is_running(process)
+    assert not _is_running(process.pid)
