@@ -319,7 +319,7 @@ class CompileRun:
         """Yield the rows that break expectations, with the instructions at fault."""
         tasks: dict[int, list[Locate]] = defaultdict(list)
         for row, planned, claims in suspects:
-            tasks[row.sm] += [Locate(planned.noted.key, planned.call, claim) for claim in claims]
+            tasks[row.sm] += [Locate(planned.call, planned.noted.key, claim) for claim in claims]
         instructions: dict[tuple[int, str, Claim], object] = {}
         for sm, task, answer in self.workers.run(tasks):
             assert isinstance(task, Locate)

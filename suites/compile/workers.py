@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from pydantic import TypeAdapter
@@ -65,16 +66,23 @@ class Noted:
     fp_fusion: bool | None
 
 
-_LAUNCHES: TypeAdapter[tuple[Noted, ...] | str] = TypeAdapter(tuple[Noted, ...] | str)
 _MEASURED: TypeAdapter[list[Measured]] = TypeAdapter(list[Measured])
-_TEXT: TypeAdapter[str | None] = TypeAdapter(str | None)
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
-    """Capture the launches of a call; the answer is a tuple of `Noted`, or a sentence."""
+class _OfCall:
+    """A task about one call.
+
+    do       the task's name for a worker
+    limit_s  the seconds that it may take
+    answers  the form of a worker's answer
+    """
 
     call: NamedCall
+
+    do: ClassVar[str]
+    limit_s: ClassVar[float]
+    answers: ClassVar[TypeAdapter[Any]] = TypeAdapter(str | None)
 
     @property
     def name(self) -> str:
@@ -82,22 +90,53 @@ class Take:
         return self.call.name
 
     @property
-    def limit_s(self) -> float:
-        """Seconds that it may take."""
-        return _CALL_S
-
-    @property
     def message(self) -> Message:
         """The task as a JSON object."""
-        return {"do": "take", "call": self.call.message}
+        return {"do": self.do, "call": self.call.message}
 
-    def read(self, answer: object) -> tuple[Noted, ...] | str:
+    def read(self, answer: object) -> object:
         """Parse a worker's answer. Raises ValidationError."""
-        return _LAUNCHES.validate_python(answer)
+        return self.answers.validate_python(answer)
+
+    def lost(self, how: str) -> str | None:
+        """Return the answer for a worker that ended; `how` it did: the end of a sentence."""
+        del how
+        return None
+
+
+class Take(_OfCall):
+    """Capture the launches of a call; the answer is a tuple of `Noted`, or a sentence."""
+
+    do = "take"
+    limit_s = _CALL_S
+    answers = TypeAdapter(tuple[Noted, ...] | str)
 
     def lost(self, how: str) -> str:
         """Return the answer for a worker that ended."""
         return f"{self.call.kernel}: called on {self.call.case.id()}, {how}"
+
+
+class Hash(_OfCall):
+    """Hash what a call runs on the GPU; the answer is a text, or None where that can't be told."""
+
+    do = "hash"
+    limit_s = _CALL_S + _COMPILE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Locate(_OfCall):
+    """Find an instruction that breaks a claim; the answer is its text and source line, or None."""
+
+    do = "locate"
+    limit_s = _COMPILE_S
+    key: str
+    claim: Claim
+
+    @property
+    def message(self) -> Message:
+        """The task as a JSON object."""
+        claim = type(self.claim).__name__, asdict(self.claim)
+        return {"do": self.do, "key": self.key, "call": self.call.message, "claim": claim}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,67 +172,6 @@ class Compile:
     def lost(self, how: str) -> list[Measured]:
         """Return the answer for a worker that ended."""
         return [Measured(0.0, problem=f"while it was compiled, {how}")]
-
-
-@dataclass(frozen=True, slots=True)
-class Locate:
-    """Find an instruction that breaks a claim; the answer is its text and source line, or None."""
-
-    key: str
-    call: NamedCall
-    claim: Claim
-
-    @property
-    def name(self) -> str:
-        """The kernel and case, for a line of progress."""
-        return f"an instruction of {self.call.name}"
-
-    @property
-    def limit_s(self) -> float:
-        """Seconds that it may take."""
-        return _COMPILE_S
-
-    @property
-    def message(self) -> Message:
-        """The task as a JSON object."""
-        claim = type(self.claim).__name__, asdict(self.claim)
-        return {"do": "locate", "key": self.key, "call": self.call.message, "claim": claim}
-
-    def read(self, answer: object) -> str | None:
-        """Parse a worker's answer. Raises ValidationError."""
-        return _TEXT.validate_python(answer)
-
-    def lost(self, _: str) -> None:
-        """Return None, the answer for a worker that ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hash:
-    """Hash what a call runs on the GPU; the answer is a text, or None where that can't be told."""
-
-    call: NamedCall
-
-    @property
-    def name(self) -> str:
-        """The kernel and case, for a line of progress."""
-        return self.call.name
-
-    @property
-    def limit_s(self) -> float:
-        """Seconds that it may take."""
-        return _CALL_S + _COMPILE_S
-
-    @property
-    def message(self) -> Message:
-        """The task as a JSON object."""
-        return {"do": "hash", "call": self.call.message}
-
-    def read(self, answer: object) -> str | None:
-        """Parse a worker's answer. Raises ValidationError."""
-        return _TEXT.validate_python(answer)
-
-    def lost(self, _: str) -> None:
-        """Return None, the answer for a worker that ended."""
 
 
 Task = Take | Compile | Locate | Hash
