@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import hashlib
 import re
+import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kernel_workbench.reports.record import CodeMix, LoopMix
 
 _LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);")
 _PLACE = re.compile(r'//## File "([^"]+)", line (\d+)')
 _ADDRESS = re.compile(r"0x([0-9a-f]+)$")
-_LABEL = re.compile(r"^(\.L_x_\d+):")
-_TO_LABEL = re.compile(r"`\((\.L_x_\d+)\)\s*$")
 _WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16, "256": 32}
 _LOADS = {"LDG", "LD", "LDGSTS"}
 _STORES = {"STG", "ST"}
@@ -68,36 +67,12 @@ class Instruction:
 def parsed(text: str) -> Iterator[Instruction]:
     """Yield the instructions of a disassembly, without padding."""
     place = ""
-    labels: dict[str, int] = {}
-    pending: list[str] = []
-    instructions: list[Instruction] = []
     for line in text.splitlines():
-        if label := _LABEL.match(line):
-            pending.append(label[1])
-            continue
         if place_line := _PLACE.search(line):
             place = f"{place_line[1]}:{place_line[2]}"
-            continue
-        match = _LINE.match(line)
-        if match is None:
-            continue
-        address = int(match[1], 16)
-        labels.update(dict.fromkeys(pending, address))
-        pending.clear()
-        operands = " ".join(match[4].split())
-        instructions.append(Instruction(address, match[2] or "", match[3], operands, place))
-    for instruction in instructions:
-        if instruction.root != "NOP":
-            yield _resolved(instruction, labels)
-
-
-def _resolved(branch: Instruction, labels: dict[str, int]) -> Instruction:
-    """Return the instruction with a label's address in place of the label."""
-    target = _TO_LABEL.search(branch.operands)
-    if target is None or target[1] not in labels:
-        return branch
-    operands = _TO_LABEL.sub(f"0x{labels[target[1]]:x}", branch.operands)
-    return replace(branch, operands=operands)
+        elif (match := _LINE.match(line)) is not None and match[3].partition(".")[0] != "NOP":
+            operands = " ".join(match[4].split())
+            yield Instruction(int(match[1], 16), match[2] or "", match[3], operands, place)
 
 
 def mix_of(code: Sequence[Instruction]) -> CodeMix:
@@ -208,22 +183,12 @@ def _contents(cubin: bytes, *names: bytes) -> bytes:
     """Return the bytes of the sections whose names start with one of these, in order."""
     if cubin[:5] != b"\x7fELF\x02":
         raise ValueError("the cubin is no ELF file of 64 bits")
-    names_at, sections = _sections(cubin)
+    (table,) = struct.unpack_from("<Q", cubin, 0x28)
+    entry, count, of_names = struct.unpack_from("<HHH", cubin, 0x3A)
+    # The place of a section's name among the names, the section's offset, and its size.
+    headers = [struct.unpack_from("<I20xQQ", cubin, table + entry * at) for at in range(count)]
     contents = b""
-    for name_at, offset, size in sections:
-        name = cubin[names_at + name_at : cubin.index(b"\0", names_at + name_at)]
-        if name.startswith(names):
+    for name_at, offset, size in headers:
+        if cubin.startswith(names, headers[of_names][1] + name_at):
             contents += cubin[offset : offset + size]
     return contents
-
-
-def _sections(cubin: bytes) -> tuple[int, list[tuple[int, int, int]]]:
-    """Return the place of section names, and each section's name's place, offset and size."""
-
-    def number(at: int, size: int) -> int:
-        return int.from_bytes(cubin[at : at + size], "little")
-
-    table, entry, count, names = number(0x28, 8), number(0x3A, 2), number(0x3C, 2), number(0x3E, 2)
-    headers = [table + index * entry for index in range(count)]
-    sections = [(number(at, 4), number(at + 0x18, 8), number(at + 0x20, 8)) for at in headers]
-    return sections[names][1], sections
