@@ -42,11 +42,11 @@ class Planned:
 class Plan:
     """Launches to compile, failed calls, and the op and name of `silent` kernels without launches.
 
-    `failures` has a failed call's entry, its sm, and the reason.
+    `failures` has an empty launch for each failed call, and the reason.
     """
 
     launches: tuple[Planned, ...]
-    failures: tuple[tuple[Standing, int, str], ...]
+    failures: tuple[tuple[Planned, str], ...]
     silent: tuple[str, ...]
 
 
@@ -77,7 +77,9 @@ def plan(chosen: Sequence[Standing], workers: CompileWorkers, *, everything: boo
             if answer:
                 answered.add(_kernel(entry))
             if isinstance(answer, str):
-                failures.append((entry, sm, answer))
+                nothing = Noted("", "", {}, None)
+                failed = Planned(entry.kernel, entry.label, case, sm, "its launches", nothing)
+                failures.append((failed, answer))
                 continue
             names = numbered([one.function for one in answer])
             for function, noted in zip(names, answer, strict=True):

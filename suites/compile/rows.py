@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from kernel_workbench.profiles.peaks import LIMITS, SmLimits
 from kernel_workbench.reports.record import CompileRow
-from kernel_workbench.suites.compile.cases import Standing, alignment_bytes
+from kernel_workbench.suites.compile.cases import alignment_bytes
 from kernel_workbench.suites.compile.compiler import Measured
 from kernel_workbench.suites.compile.plan import Planned
 from kernel_workbench.suites.run.descriptions import case_info
@@ -22,14 +22,13 @@ _LANES = 32
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """The blocks that an SM holds, their warps, the SM's most warps, and the limiting resource.
+    """The blocks that an SM holds, their warps, and what limits them, by the record's names.
 
-    `blocks` is 0 if a block asks for more shared memory than a block may have.
+    `blocks_per_sm` is 0 if a block asks for more shared memory than a block may have.
     """
 
-    blocks: int
-    warps: int
-    most_warps: int
+    blocks_per_sm: int
+    occupancy_warps: int
     limited_by: str
 
 
@@ -58,22 +57,23 @@ def occupancy_of(
     if shared_bytes > limits.shared_block_bytes:
         by["shared memory"] = 0
     fewest = min(by, key=lambda name: by[name])
-    return Occupancy(by[fewest], by[fewest] * warps, limits.warps, fewest)
+    return Occupancy(by[fewest], by[fewest] * warps, fewest)
 
 
 def row_of(planned: Planned, measured: Measured, tools: dict[str, str]) -> CompileRow:
-    """Return the row of one compiled launch, without expectations; measured fields keep names."""
+    """Return the row of one launch, without expectations; measured fields keep their names."""
     figures = asdict(measured)
     problem = figures.pop("problem")
     limits = LIMITS[planned.sm]
-    occupancy = None
     if measured.warps and measured.registers is not None and measured.shared_bytes is not None:
-        occupancy = occupancy_of(
-            limits,
-            warps=measured.warps,
-            registers=measured.registers,
-            shared_bytes=measured.shared_bytes,
-            tensor_columns=measured.tensor_columns,
+        figures |= asdict(
+            occupancy_of(
+                limits,
+                warps=measured.warps,
+                registers=measured.registers,
+                shared_bytes=measured.shared_bytes,
+                tensor_columns=measured.tensor_columns,
+            )
         )
     variant = planned.kernel.variant
     return CompileRow(
@@ -91,30 +91,7 @@ def row_of(planned: Planned, measured: Measured, tools: dict[str, str]) -> Compi
         tile=planned.noted.tile,
         fp_fusion=planned.noted.fp_fusion,
         shared_limit_bytes=limits.shared_block_bytes,
-        blocks_per_sm=None if occupancy is None else occupancy.blocks,
-        occupancy_warps=None if occupancy is None else occupancy.warps,
         most_warps=limits.warps,
-        limited_by=None if occupancy is None else occupancy.limited_by,
         tools=tools,
         **figures,
-    )
-
-
-def failed_row(standing: Standing, sm: int, reason: str) -> CompileRow:
-    """Return the row of a call whose launches couldn't be captured."""
-    case = standing.cases[sm]
-    return CompileRow(
-        op=standing.kernel.op.name,
-        kernel=standing.kernel.name,
-        label=standing.label,
-        function="its launches",
-        sm=sm,
-        case=case_info(case),
-        alignment_bytes=alignment_bytes(case),
-        status="failed",
-        reason=reason,
-        shared_limit_bytes=LIMITS[sm].shared_block_bytes,
-        most_warps=LIMITS[sm].warps,
-        compile_s=0.0,
-        tools={},
     )

@@ -37,7 +37,7 @@ from kernel_workbench.suites.compile.ceiling import bench_cases, predictions
 from kernel_workbench.suites.compile.compiler import Measured, tool_versions, unknown_version
 from kernel_workbench.suites.compile.expectations import broken, counting, expectations_of, is_about
 from kernel_workbench.suites.compile.plan import Plan, Planned, plan
-from kernel_workbench.suites.compile.rows import failed_row, row_of
+from kernel_workbench.suites.compile.rows import row_of
 from kernel_workbench.suites.compile.workers import Compile, CompileWorkers, Locate, Unfinished
 from kernel_workbench.suites.run.descriptions import (
     describe_machine,
@@ -136,8 +136,8 @@ def _print(planned: Plan) -> None:
         print(f"  {name}, sm {' '.join(sms)}")
     if planned.failures:
         print(f"{count(len(planned.failures), 'call')} failed, and the launches are unknown:")
-    for _, sm, reason in planned.failures:
-        print(f"  on sm {sm}, {reason}")
+    for failed, reason in planned.failures:
+        print(f"  on sm {failed.sm}, {reason}")
 
 
 class CompileRun:
@@ -211,7 +211,9 @@ class CompileRun:
         self.record = self._begin(rows + sum(len(bench.gpus) for bench in benches))
         keep_what_ran()
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        failures = (failed_row(*failure) for failure in planned.failures)
+        failures = (
+            row_of(failed, Measured(0.0, problem=reason), {}) for failed, reason in planned.failures
+        )
         try:
             for row in chain(failures, self._compiled(planned.launches)):
                 self.record.add(row)

@@ -39,8 +39,8 @@ def test_occupancy_is_the_calculators(
 ) -> None:
     """Blocks of so many warps, registers and bytes that an SM holds, and what ends first."""
     found = occupancy_of(LIMITS[sm], warps=warps, registers=registers, shared_bytes=shared)
-    assert (found.blocks, found.limited_by) == (blocks, limit)
-    assert found.warps == blocks * warps
+    assert (found.blocks_per_sm, found.limited_by) == (blocks, limit)
+    assert found.occupancy_warps == blocks * warps
 
 
 @pytest.mark.parametrize("sm", LIMITS)
@@ -49,11 +49,11 @@ def test_one_byte_more_than_a_block_may_have_fits_nowhere(sm: int) -> None:
     most = LIMITS[sm].shared_block_bytes
     fits = occupancy_of(LIMITS[sm], warps=4, registers=32, shared_bytes=most)
     over = occupancy_of(LIMITS[sm], warps=4, registers=32, shared_bytes=most + 1)
-    assert fits.blocks == 1
-    assert (over.blocks, over.warps, over.limited_by) == (0, 0, "shared memory")
+    assert fits.blocks_per_sm == 1
+    assert (over.blocks_per_sm, over.occupancy_warps, over.limited_by) == (0, 0, "shared memory")
 
 
 def test_tensor_memory_is_counted_in_columns() -> None:
     """Blocks with 256 of Blackwell's 512 columns: two on an SM, whatever else would let in."""
     found = occupancy_of(LIMITS[100], warps=4, registers=32, shared_bytes=0, tensor_columns=256)
-    assert (found.blocks, found.limited_by) == (2, "tensor memory")
+    assert (found.blocks_per_sm, found.limited_by) == (2, "tensor memory")
