@@ -9,7 +9,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import pytest
@@ -362,21 +362,18 @@ def _batches(planned: Iterable[Planned], jobs: int) -> dict[int, list[Compile]]:
 
     Small tiles come first, so that rows arrive early; a large tile takes minutes, and is alone.
     """
-    wanted: dict[int, list[Planned]] = {}
-    alone: dict[int, list[Planned]] = {}
+    by_sm: dict[int, list[Planned]] = defaultdict(list)
     for launch in sorted(planned, key=_largest_extent):
-        into = alone if _largest_extent(launch) > _LARGE_TILE else wanted
-        into.setdefault(launch.sm, []).append(launch)
-    batches: dict[int, list[Compile]] = {}
-    for sm, group in wanted.items():
-        size = max(1, min(_BATCH, -(-len(group) // (2 * jobs))))
+        by_sm[launch.sm].append(launch)
+    batches = {}
+    for sm, group in by_sm.items():
+        small = sum(_largest_extent(launch) <= _LARGE_TILE for launch in group)
+        size = max(1, min(_BATCH, -(-small // (2 * jobs))))
+        starts = [*range(0, small, size), *range(small, len(group)), len(group)]
         batches[sm] = [
-            Compile(tuple((one.noted.key, one.call) for one in group[start : start + size]))
-            for start in range(0, len(group), size)
+            Compile(tuple((launch.noted.key, launch.call) for launch in group[start:end]))
+            for start, end in pairwise(starts)
         ]
-    for sm, group in alone.items():
-        large = [Compile(((launch.noted.key, launch.call),)) for launch in group]
-        batches.setdefault(sm, []).extend(large)
     return batches
 
 
