@@ -19,12 +19,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kernel_workbench.kernels.registry import Kernel
-from kernel_workbench.oracles.op import Case
 from kernel_workbench.reports.record import CompileRow
 from kernel_workbench.reports.views.compile_figures import short_label
 from kernel_workbench.suites.compile.capture import CapturedLaunch, Source
 from kernel_workbench.suites.compile.plan import Planned
+from kernel_workbench.suites.compile.workers import NamedCall
 
 _WORD = 4  # bytes of a register
 
@@ -79,28 +78,24 @@ def differences(launches: Sequence[Planned], rows: Sequence[CompileRow], console
     for launch in launches:
         place = launch.kernel.op.name, launch.kernel.name, launch.label, launch.function
         row, loaded = by_place[place], listener.figures(launch.noted.key)
-        name = f"{launch.kernel.name}, {short_label(launch.label, launch.function)}"
-        if loaded is None:
-            why = refused.get(_call(launch), "it was never compiled: its launch was another one")
-            if row.blocks_per_sm == 0 and _call(launch) in refused:
-                unfit += 1
-                continue
-            differing += 1
-            table.add_row(Text(name), "launch", "captured", Text(why))
+        if loaded is None and row.blocks_per_sm == 0 and launch.call in refused:
+            unfit += 1
             continue
-        wrong = [
-            (what, without, by)
-            for what, without, by in (
-                ("registers", row.registers, loaded.registers),
-                ("local memory", row.stack_bytes, loaded.local_bytes),
-                ("shared memory", row.shared_bytes, loaded.shared_bytes),
-            )
-            if without != by
-        ]
+        if loaded is None:
+            why = refused.get(launch.call, "it was never compiled: its launch was another one")
+            figures = [("launch", "captured", why)]
+        else:
+            figures = [
+                ("registers", str(row.registers), str(loaded.registers)),
+                ("local memory", str(row.stack_bytes), str(loaded.local_bytes)),
+                ("shared memory", str(row.shared_bytes), str(loaded.shared_bytes)),
+            ]
+        wrong = [(what, without, by) for what, without, by in figures if without != by]
         equal += not wrong
         differing += bool(wrong)
+        name = f"{launch.kernel.name}, {short_label(launch.label, launch.function)}"
         for what, without, by in wrong:
-            table.add_row(Text(name), what, f"{without}", f"{by}")
+            table.add_row(Text(name), what, without, Text(by))
     if table.row_count:
         console.print(table)
     versions = f"triton {triton.__version__}, {torch.cuda.get_device_name()}"
@@ -111,24 +106,14 @@ def differences(launches: Sequence[Planned], rows: Sequence[CompileRow], console
     return int(differing > 0 or not equal)
 
 
-_Call = tuple[str, str, str]
-
-
-def _call(launch: Planned) -> _Call:
-    return launch.kernel.op.name, launch.kernel.name, launch.case.id()
-
-
-def _call_all(launches: Sequence[Planned]) -> dict[_Call, str]:
+def _call_all(launches: Sequence[Planned]) -> dict[NamedCall, str]:
     """Make each call once, and return the errors of calls that raised one."""
-    calls: dict[_Call, tuple[Kernel, Case]] = {}
-    for launch in launches:
-        calls.setdefault(_call(launch), (launch.kernel, launch.case))
     refused = {}
-    for name, (kernel, case) in calls.items():
-        inputs = kernel.op.inputs(case, torch.device("cuda"))
+    for call, launch in {launch.call: launch for launch in launches}.items():
+        inputs = launch.kernel.op.inputs(call.case, torch.device("cuda"))
         try:
-            kernel.function(**inputs)
+            launch.kernel.function(**inputs)
             torch.cuda.synchronize()
         except Exception as error:  # noqa: BLE001  (whatever a launch raises is shown)
-            refused[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            refused[call] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return refused
