@@ -244,17 +244,6 @@ class CaseOptions(JudgedOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgramOptions:
-    """Options of a suite for the program that starts the run."""
-
-    json: bool = option(
-        "--json",
-        "print one JSON object (docs/reference/report.md) to stdout, and all other text to stderr",
-        late=True,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class SanitizeOptions(CaseOptions):
     """Options of `sanitize`, a run of accuracy under compute-sanitizer and consan."""
 
@@ -275,7 +264,7 @@ class SanitizeOptions(CaseOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CallingOptions(JudgedOptions, ListingOptions, ProgramOptions):
+class CallingOptions(JudgedOptions, ListingOptions):
     """Options of a suite that calls kernels in processes of their own."""
 
     device: str = option(
@@ -294,6 +283,11 @@ class CallingOptions(JudgedOptions, ListingOptions, ProgramOptions):
         "memory of the host that a kernel's process may take; by default half of the free memory, "
         "and 1 GiB at least",
         type=_gib,
+    )
+    json: bool = option(
+        "--json",
+        "print one JSON object (docs/reference/report.md) to stdout, and all other text to stderr",
+        late=True,
     )
 
 
