@@ -1,8 +1,8 @@
 """Commands that run a row again: the options that decide its result, as its suite takes them.
 
-Every option of a suite that makes rows is of one of three kinds. An option that decides a result is
-repeated; one that selects rows is replaced by the row's own --kernel and --case; another changes
-what is shown or kept, or how a run is spread over processes.
+Every option of a suite that makes rows is of one of three kinds, which the tests list. An option
+that decides a result is repeated; one that selects rows is replaced by the row's own --kernel and
+--case; another changes what is shown or kept, or how a run is spread over processes.
 """
 
 from __future__ import annotations
@@ -26,24 +26,6 @@ DECIDE = (
     *("--device", "--sm", "--no-strict", "--in-process", "--time-limit", "--memory-limit"),
     *("--tier", "--every-configuration", "--cache", "--row-time", "--window", "--trials"),
     "--signs",
-)
-# A baseline that --kernel names gates, as by --gate-baselines; a search's cases come by --case.
-SELECT = frozenset(
-    (
-        *("--op", "--kernel", "--kernels", "--dtype", "--case", "--seed", "-k", "--lf"),
-        *("--ff", "--failed", "--resume", "--shard", "--known", "--done", "--configuration"),
-        *("--minutes", "--finds", "--quick", "--no-baselines", "--distribution"),
-        "--gate-baselines",
-    )
-)
-SHOW = frozenset(
-    (
-        *("--jobs", "--coverage", "--gpus", "--gpus-together", "--against", "--rounds", "--ncu"),
-        *("--gate", "-x", "--maxfail", "--results", "--hash-uuid", "--details", "--list"),
-        *("--collect-only", "--pdb", "-s", "-q", "-v", "--no-header", "--no-summary", "-p", "-W"),
-        *("-o", "--tb", "--json", "--max-seconds", "--fail-fast", "--accept", "--accepted"),
-        *("--function", "--changed"),
-    )
 )
 _CPU_ALONE = {"--sm", "--no-strict"}  # on a GPU they mean nothing
 _WORKERS_ALONE = {"--time-limit", "--memory-limit"}  # a process that is the judge's has no limit

@@ -15,13 +15,31 @@ from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.reports.record import Record, latest, read
 from kernel_workbench.suites.run.option_table import OF_SUITE, OPTIONS, CallingOptions, options_from
 from kernel_workbench.suites.run.options import SuiteOptions
-from kernel_workbench.suites.run.reproduce import DECIDE, SELECT, SHOW, command_of, deciding_options
+from kernel_workbench.suites.run.reproduce import DECIDE, command_of, deciding_options
 from tests.builders.commands import run_python
 
 pytestmark = pytest.mark.long_run
 
 _SUITES = ("accuracy", "bench", "profile", "search")
 CPU = torch.device("cpu")
+# A baseline that --kernel names gates, as by --gate-baselines; a search's cases come by --case.
+SELECT = frozenset(
+    (
+        *("--op", "--kernel", "--kernels", "--dtype", "--case", "--seed", "-k", "--lf"),
+        *("--ff", "--failed", "--resume", "--shard", "--known", "--done", "--configuration"),
+        *("--minutes", "--finds", "--quick", "--no-baselines", "--distribution"),
+        "--gate-baselines",
+    )
+)
+SHOW = frozenset(
+    (
+        *("--jobs", "--coverage", "--gpus", "--gpus-together", "--against", "--rounds", "--ncu"),
+        *("--gate", "-x", "--maxfail", "--results", "--hash-uuid", "--details", "--list"),
+        *("--collect-only", "--pdb", "-s", "-q", "-v", "--no-header", "--no-summary", "-p", "-W"),
+        *("-o", "--tb", "--json", "--max-seconds", "--fail-fast", "--accept", "--accepted"),
+        *("--function", "--changed"),
+    )
+)
 # Right at first sight, and wrong by what a command has to repeat: where it is interpreted, the sm
 # that it is asked about, how long a call may take, by a configuration, on some values alone.
 _KERNELS = """
