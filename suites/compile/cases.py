@@ -74,11 +74,12 @@ def standing(
 ) -> tuple[Standing, ...]:
     """Return the cases that represent what `kernel` compiles to; `everything` takes all classes.
 
-    `before` has the kernels of the same op that dispatch tries first, and `own` a user's cases of
-    the op, in place of its own. Raises KernelError if a user's kernel can't tell the variant of a
-    case.
+    `before` has the kernels of the same op that dispatch tries first, and `own` a user's cases, of
+    which those of the op replace its own. Raises KernelError if a user's kernel can't tell the
+    variant of a case.
     """
-    cases = kernel.op.cases() if own is None else own
+    op = kernel.op
+    cases = op.cases() if own is None else [case for case in own if case.op == op.name]
     if everything:
         classes = _classes(kernel, cases, sms)
     else:
@@ -209,12 +210,9 @@ def _class(
         ) from error
     if kernel.variant is None:
         aligned = alignment_bytes(case) == _WHOLE
-        return (*kind, names, case.options, aligned, _width_class(case))
+        width = width_class(max((1, *_widths(case).values())))
+        return (*kind, names, case.options, aligned, width)
     return (*kind, names)
-
-
-def _width_class(case: Case) -> int:
-    return width_class(max((1, *_widths(case).values())))
 
 
 def width_class(widest: int) -> int:

@@ -16,8 +16,7 @@ import pytest
 import torch
 
 from kernel_workbench.kernels.expectation import Claim
-from kernel_workbench.kernels.registry import Kernel, KernelError, all_kernels, load_file
-from kernel_workbench.oracles.op import Case
+from kernel_workbench.kernels.registry import KernelError, all_kernels, load_file
 from kernel_workbench.profiles.peaks import LIMITS, peaks_of_sm
 from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.output import report_console
@@ -158,7 +157,11 @@ class CompileRun:
         workers.check_files()
         self.cases = user_cases(options, torch.device("cpu"))
         self.everything = options.all or self.cases is not None
-        self.kernels = selected_kernels(options, self._load, baselines=False)
+        self.kernels = selected_kernels(
+            options,
+            lambda: tuple(kernel for file in workers.files for kernel in load_file(file)),
+            baselines=False,
+        )
         if self.cases is not None:
             ops = {case.op for case in self.cases}
             self.kernels = tuple(kernel for kernel in self.kernels if kernel.op.name in ops)
@@ -178,9 +181,6 @@ class CompileRun:
         }
         self._met: set[int] = set()  # expectations that applied to a row
 
-    def _load(self) -> tuple[Kernel, ...]:
-        return tuple(kernel for file in self.workers.files for kernel in load_file(file))
-
     def chosen(self) -> list[Standing]:
         """Return the cases that represent all that is compiled."""
         entries: list[Standing] = []
@@ -194,15 +194,9 @@ class CompileRun:
                 and other.origin == kernel.origin
             ]
             entries += standing(
-                kernel, self.sms, before=before, everything=self.everything, own=self._own(kernel)
+                kernel, self.sms, before=before, everything=self.everything, own=self.cases
             )
         return entries
-
-    def _own(self, kernel: Kernel) -> list[Case] | None:
-        """Return the cases of --cases that are of the kernel's op; None without the option."""
-        if self.cases is None:
-            return None
-        return [case for case in self.cases if case.op == kernel.op.name]
 
     def compile(self, planned: Plan) -> ExitStatus:
         """Compile and record the plan; return the exit status. Raises RecordError."""
