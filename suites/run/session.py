@@ -232,24 +232,21 @@ class Session(Generic[PairRow]):
 
         A suite that draws its cases during the run prints its kernels alone.
         """
-        output = lasting(sys.stdout)
         if self.suite.drawn:
             listed = count(len(self.suite.kernels), "kernel")
-            print(f"{listed}, for each of which cases would be drawn:", file=output)
-            for kernel in self.suite.kernels:
-                print(f"  {kernel.op.name} {kernel.name}", file=output)
-            return
-        served = [pair for pair in pairs if self.suite.refusal(*pair) is None]
-        kernels = Counter(f"{kernel.op.name} {kernel.name}" for kernel, _ in served)
-        cases = Counter(case.id() for _, case in served)
-        print(
-            f"{count(len(kernels), 'kernel')}, and on how many cases each would run:", file=output
-        )
-        for name, times in kernels.items():
-            print(f"  {name} {times:,}", file=output)
-        print(f"{count(len(cases), 'case')}, and how many kernels each:", file=output)
-        for name, times in cases.items():
-            print(f"  {name} {times:,}", file=output)
+            names = (f"  {kernel.op.name} {kernel.name}" for kernel in self.suite.kernels)
+            lines = [f"{listed}, for each of which cases would be drawn:", *names]
+        else:
+            served = [pair for pair in pairs if self.suite.refusal(*pair) is None]
+            kernels = Counter(f"{kernel.op.name} {kernel.name}" for kernel, _ in served)
+            cases = Counter(case.id() for _, case in served)
+            lines = [
+                f"{count(len(kernels), 'kernel')}, and on how many cases each would run:",
+                *(f"  {name} {times:,}" for name, times in kernels.items()),
+                f"{count(len(cases), 'case')}, and how many kernels each:",
+                *(f"  {name} {times:,}" for name, times in cases.items()),
+            ]
+        print("\n".join(lines), file=lasting(sys.stdout))
 
     def _begin(
         self, pairs: Sequence[Pair]
@@ -274,7 +271,7 @@ class Session(Generic[PairRow]):
             )
         header: dict[str, Any] = {
             "suite": suite.name,
-            "command": this_program().command(suite.name, self._typed()),
+            "command": this_program().command(suite.name, typed(self.config, suite.name)),
             "environment": suite.machine,
             "kernels": kernels,
             "default_numerics": default_numerics(),
@@ -303,9 +300,6 @@ class Session(Generic[PairRow]):
             self.add((*suite.earlier.rows, *suite.earlier.finds))  # type: ignore[arg-type]
         return self.record, done
 
-    def _typed(self) -> list[str]:
-        return typed(self.config, self.suite.name)
-
     def add(self, rows: Iterable[PairRow]) -> list[PairRow]:
         """Write rows to the record, and return them; where one can't be written the run ends.
 
@@ -328,8 +322,9 @@ class Session(Generic[PairRow]):
 
     def _marked(self, row: PairRow) -> PairRow:
         """Return a row with what --accepted says of it."""
-        accepts = isinstance(row, AccuracyRow) and (row.kernel, row.case.id) in self._accepted
-        if not accepts or not isinstance(row, AccuracyRow) or not row.gates:
+        if not isinstance(row, AccuracyRow) or not row.gates:
+            return row
+        if (row.kernel, row.case.id) not in self._accepted:
             return row
         if row.status == "failed":
             changes = {"gates": False, "notes": (*row.notes, ACCEPTED)}
@@ -542,8 +537,7 @@ class Session(Generic[PairRow]):
         """Say which accepted failures pass now, and write the file of --accept."""
         assert self.record is not None
         rows = [row for row in self.record.rows if isinstance(row, AccuracyRow)]
-        passing = accepted_that_pass(rows)
-        if passing:
+        if passing := accepted_that_pass(rows):
             named = ", ".join(passing[:_MOST_NAMED])
             more = f", and {len(passing) - _MOST_NAMED:,} more" * (len(passing) > _MOST_NAMED)
             text = f"\nAccepted failures that pass now: {named}{more}"
@@ -608,7 +602,7 @@ class Session(Generic[PairRow]):
     def _again(self, path: Path) -> str:
         """Return the command that continues this run, with the record that --lf used."""
         replaced = {"--resume": True, "--lf": False, "--last-failed": False}
-        own = without(self._typed(), replaced)
+        own = without(typed(self.config, self.suite.name), replaced)
         options, by = self.options, []
         named = isinstance(options, PlannedOptions) and options.failed is not None
         if self._failed_before is not None and not named:
