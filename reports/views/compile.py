@@ -49,11 +49,11 @@ class _Break(NamedTuple):
 def compile_part(record: Record, against: Record | None = None) -> ReportPart:
     """Return the record's part of a document; against: with what changed since that record."""
     verdict = verdict_of(record)
-    changes = None if against is None else changes_between(against, record)
     notes = [] if record.problem is None else [record.problem]
     notes += [] if record.end is None else record.end.problems
     tables = [*_tables(record, "summary" if against is None else "details")]
-    if against is not None and changes is not None:
+    if against is not None:
+        changes = changes_between(against, record)
         worse = sum(change.kind in WORSE for change in changes.changes)
         notes.append(
             f"since {against.path.name}: {count(len(changes.changes), 'change')}, {worse:,} for "
