@@ -63,11 +63,6 @@ class CapturedLaunch:
     options: dict[str, Any]
     function: str
 
-    @property
-    def warps(self) -> int:
-        """The number of warps of a program."""
-        return int(self.options.get("num_warps", 0))
-
     def tile(self) -> dict[str, int]:
         """Return the function's tile constants and its stages, for example {"BLOCK_M": 64}."""
         names = self.source.fn.arg_names

@@ -157,7 +157,7 @@ class Compiler:
             return Measured(seconds, problem=_problem(error)), None
         measured = Measured(time.perf_counter() - started)
         metadata = kernel.metadata
-        measured.warps = int(getattr(metadata, "num_warps", launch.warps))
+        measured.warps = int(metadata.num_warps)
         measured.tensor_columns = int(getattr(metadata, "tmem_size", 0) or 0)
         shared = getattr(metadata, "shared", None)
         if shared is None:
@@ -194,13 +194,13 @@ class Compiler:
 
     def _disassembled(self, cubins: Sequence[bytes | None]) -> list[tuple[Instruction, ...] | None]:
         """Return the instructions of each cubin, or None, from one run of the disassembler."""
-        codes: list[bytes | None] = []
+        codes = []
         for cubin in cubins:
             try:
-                codes.append(None if cubin is None else code_sections(cubin))
+                codes.append(code_sections(cubin or b""))
             except ValueError:
-                codes.append(None)
-        whole = b"".join(code for code in codes if code is not None)
+                codes.append(b"")
+        whole = b"".join(codes)
         path = self._tools.get("nvdisasm")
         if path is None or not whole:
             return [None] * len(codes)
@@ -210,11 +210,10 @@ class Compiler:
         code = list(parsed(text))
         parts: list[tuple[Instruction, ...] | None] = []
         start = 0
-        for code_of_cubin in codes:
-            end = start + (0 if code_of_cubin is None else len(code_of_cubin))
-            part = tuple(one for one in code if start <= one.address < end)
+        for length in map(len, codes):
+            part = tuple(one for one in code if start <= one.address < start + length)
             parts.append(part or None)
-            start = end
+            start += length
         return parts
 
 
