@@ -38,29 +38,25 @@ def deciding_options(options: CallingOptions, suite: str, device: torch.device) 
     out where the suite does the same without it.
     """
     words = []
-    for option in OPTIONS:
-        name = option.names[0]
-        if suite not in option.suites or name not in DECIDE:
-            continue
-        if name in _CPU_ALONE and device.type != "cpu":
+    of_suite = {option.names[0]: option for option in OPTIONS if suite in option.suites}
+    for name in DECIDE:
+        if name not in of_suite or (name in _CPU_ALONE and device.type != "cpu"):
             continue
         if name in _WORKERS_ALONE and getattr(options, "in_process", False):
             continue
-        settings = option.settings
+        settings = of_suite[name].settings
         value = device.type if name == "--device" else getattr(options, settings["dest"], None)
-        default = settings.get("default")
         if settings.get("action") == "store_true":
-            words += [(DECIDE.index(name), name)] * bool(value)
+            words += [name] * bool(value)
         elif name in FILES:
             files = dict.fromkeys(Path(file).expanduser().resolve() for file in value or ())
-            paths = [shlex.quote(path_in_command(file)) for file in files]
-            words += [(DECIDE.index(name), f"{name}={path}") for path in paths]
-        elif value is not None and value != default:
+            words += [f"{name}={shlex.quote(path_in_command(file))}" for file in files]
+        elif value is not None and value != settings.get("default"):
             if name == "--memory-limit" and isinstance(value, int):
                 value /= 2**30
             text = repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
-            words.append((DECIDE.index(name), f"{name} {shlex.quote(text)}"))
-    return tuple(text for _, text in sorted(words, key=lambda pair: pair[0]))
+            words.append(f"{name} {shlex.quote(text)}")
+    return tuple(words)
 
 
 def command_of(
