@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -204,12 +205,13 @@ def weight_of(case: Case, device: str) -> float:
 
 @dataclass(slots=True)
 class _Process:
-    """One process of a run, its folder, and the number of bytes read of its record."""
+    """One process of a run, its folder, the bytes read of its record, and its failed rows."""
 
     number: int
     folder: Path
     process: subprocess.Popen[bytes]
     read_bytes: int = 0
+    failures: int = 0
     ended: RunEnd | None = None
 
     def rows(self) -> Iterator[AccuracyRow | FindRow]:
@@ -225,20 +227,15 @@ class _Process:
                     if isinstance(read, RunEnd):
                         self.ended = read
                     elif isinstance(read, FindRow | AccuracyRow):
+                        self.failures += isinstance(read, FindRow) or read.status == "failed"
                         yield read
 
-    @property
-    def op_failures(self) -> tuple[str, ...]:
-        """Return sentences about ops of a user's file that failed on cases of this process."""
-        return () if self.ended is None else self.ended.problems
-
-    def problem(self, failures: int) -> str | None:
+    def problem(self) -> str | None:
         """Return a message if the process itself failed; None if its rows explain its status."""
-        if self.ended is not None and self.ended.exit_status == ExitStatus.USAGE:
-            return None
-        if self.ended is not None and not self.ended.interrupted:
+        if self.ended is not None:
             status = self.ended.exit_status
-            if status == 0 or (status == 1 and failures):  # other statuses come from pytest itself
+            explained = status == 0 or (status == 1 and self.failures)  # others are pytest's own
+            if status == ExitStatus.USAGE or (explained and not self.ended.interrupted):
                 return None
         output = (self.folder / "output").read_text(errors="replace").strip()
         last_lines = "\n".join(output.splitlines()[-30:])
@@ -265,7 +262,6 @@ class Shards:
         Ctrl-C ends the processes: their rows are yielded before KeyboardInterrupt is raised.
         """
         with tempfile.TemporaryDirectory(prefix="workbench-shards-") as folder:
-            failures = dict.fromkeys(range(self.count + 1), 0)
             (Path(folder) / "known").write_text(self.for_processes)
             phases = [range(self.count)] + [range(self.count, self.count + 1)] * self.huge
             try:
@@ -273,16 +269,17 @@ class Shards:
                     for number in phase:
                         self._processes.append(self._start(number, Path(folder)))
                     while any(process.process.poll() is None for process in self._processes):
-                        yield from self._written(failures)
+                        yield from self._written()
                         time.sleep(_POLL_S)
-                    yield from self._written(failures)
+                    yield from self._written()
                 for process in self._processes:
-                    problem = process.problem(failures[process.number])
+                    problem = process.problem()
                     self.problems += [] if problem is None else [problem]
-                    self.op_failures += process.op_failures
+                    # Of a share these are sentences about ops of a user's file.
+                    self.op_failures += () if process.ended is None else process.ended.problems
             except KeyboardInterrupt:
                 self._stop()
-                yield from self._written(failures)
+                yield from self._written()
                 raise
             finally:
                 self._stop()
@@ -306,11 +303,8 @@ class Shards:
             )
         return _Process(number, own, process)
 
-    def _written(self, failures: dict[int, int]) -> Iterable[AccuracyRow | FindRow]:
-        for process in self._processes:
-            for row in process.rows():
-                failures[process.number] += isinstance(row, FindRow) or row.status == "failed"
-                yield row
+    def _written(self) -> Iterator[AccuracyRow | FindRow]:
+        return chain.from_iterable(process.rows() for process in self._processes)
 
     def _stop(self) -> None:
         """Kill the processes that still run: their rows are read, their records are temporary."""

@@ -239,7 +239,7 @@ def test_failed_rows_explain_no_internal_error(
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     end = RunEnd(finished_at="", duration_s=0.0, rows=5, interrupted=False, exit_status=status)
-    problem = shards._Process(1, tmp_path, process, ended=end).problem(failed)
+    problem = shards._Process(1, tmp_path, process, failures=failed, ended=end).problem()
     assert (problem is not None) == bool(told)
 
 
