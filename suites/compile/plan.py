@@ -33,10 +33,6 @@ class Planned:
         """The call, by names."""
         return NamedCall(self.kernel.op.name, self.kernel.name, self.case)
 
-    def shared_with(self, other: str) -> Planned:
-        """Return this launch with `other` among its calls."""
-        return self if other in self.also else replace(self, also=(*self.also, other))
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -83,12 +79,11 @@ def plan(chosen: Sequence[Standing], workers: CompileWorkers, *, everything: boo
                 continue
             names = numbered([one.function for one in answer])
             for function, noted in zip(names, answer, strict=True):
-                earlier = launches.get((sm, noted.key))
-                launches[sm, noted.key] = (
-                    Planned(entry.kernel, entry.label, case, sm, function, noted)
-                    if earlier is None
-                    else earlier.shared_with(" ".join([*_kernel(entry), entry.label]))
-                )
+                launch = Planned(entry.kernel, entry.label, case, sm, function, noted)
+                if (earlier := launches.get((sm, noted.key))) is not None:
+                    also = [*earlier.also, " ".join([*_kernel(entry), entry.label])]
+                    launch = replace(earlier, also=tuple(dict.fromkeys(also)))
+                launches[sm, noted.key] = launch
     tried_kernels = dict.fromkeys(map(_kernel, tried))
     silent = tuple(" ".join(key) for key in tried_kernels if key not in answered)
     return Plan(tuple(launches.values()), tuple(failures), silent)

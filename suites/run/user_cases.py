@@ -87,7 +87,7 @@ def user_cases(options: FileOfCasesOptions, device: torch.device) -> tuple[Case,
     Raises:
         pytest.UsageError: a line is wrong; the message names each wrong line, up to ten.
     """
-    files = _files(options)
+    files = tuple(dict.fromkeys(map(Path, options.cases)))
     if not files:
         return None
     most = _LARGEST_GPU_BYTES
@@ -134,10 +134,6 @@ def _skipped(line: bytes) -> _Skipped | None:
         return _Skipped.model_validate_json(line)
     except ValidationError:
         return None
-
-
-def _files(options: FileOfCasesOptions) -> tuple[Path, ...]:
-    return tuple(dict.fromkeys(Path(case) for case in options.cases))
 
 
 def read_cases(files: Sequence[Path], most_bytes: int) -> tuple[Case, ...]:
