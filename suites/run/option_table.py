@@ -39,7 +39,7 @@ class Option:
     pytests: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Declaration:
     """An option of a class; late: --help shows it after the other options."""
 
@@ -531,21 +531,15 @@ def options_from(options_class: type[_Options], parsed: argparse.Namespace) -> _
 
 def _declared() -> tuple[Option, ...]:
     """Return the options of all classes, in the order of their declaration."""
-    suites: dict[int, list[str]] = {}
-    declarations: dict[int, tuple[_Declaration, str]] = {}
+    fields: dict[_Declaration, tuple[str, list[str]]] = {}
     for suite, options_class in OF_SUITE.items():
         for field in dataclasses.fields(options_class):
-            declaration = field.metadata["option"]
-            declarations[declaration.place] = declaration, field.name
-            suites.setdefault(declaration.place, []).append(suite)
-    in_order = sorted(declarations.values(), key=lambda pair: (pair[0].late, pair[0].place))
+            fields.setdefault(field.metadata["option"], (field.name, []))[1].append(suite)
     return tuple(
         Option(
-            declaration.names,
-            tuple(suites[declaration.place]),
-            {"dest": name} | declaration.settings,
+            option.names, tuple(fields[option][1]), {"dest": fields[option][0]} | option.settings
         )
-        for declaration, name in in_order
+        for option in sorted(fields, key=lambda option: (option.late, option.place))
     )
 
 
