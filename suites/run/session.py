@@ -504,7 +504,7 @@ class Session(Generic[PairRow]):
         stopped = None
         if session.shouldfail:
             most = self.config.option.maxfail
-            option = _stopping_option(self.config, self.options)
+            option = _stopping_option(typed(self.config, self.suite.name))
             stopped = f"{option}: {'a row' if most == 1 else f'{most:,} rows'} failed"
             session._shouldfail = False  # noqa: SLF001 (pytest would say it below the report)
         if self._stopped:
@@ -610,13 +610,10 @@ class Session(Generic[PairRow]):
         return this_program().command(self.suite.name, [*own, *by, f"--resume={path}"])
 
 
-def _stopping_option(config: pytest.Config, options: object) -> str:
+def _stopping_option(words: Sequence[str]) -> str:
     """Return the option that ends the run at a number of failed rows; pytest reads -x as 1."""
-    if getattr(options, "fail_fast", False):
-        return "--fail-fast"
-    typed = config.invocation_params.args
-    is_number = any(str(word).startswith("--maxfail") for word in typed)
-    return "--maxfail" if is_number else "-x"
+    names = {word.partition("=")[0] for word in words}
+    return next((option for option in ("--fail-fast", "--maxfail") if option in names), "-x")
 
 
 def _accepted_of(options: object) -> tuple[frozenset[tuple[str, str]], str | None]:
