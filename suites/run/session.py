@@ -483,16 +483,15 @@ class Session(Generic[PairRow]):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Keep and report the rows at Ctrl-C, with a traceback only for --full-trace.
+        """Keep and report the rows at Ctrl-C, without a traceback.
 
         pytest renders all frames of the interrupt before it leaves them out. That takes seconds,
         and fails at a frame without a line.
         """
         if self.record is not None:
             self.record.interrupted = True
-        if not self.config.option.fulltrace:
-            excinfo.traceback = excinfo.traceback[:1]
-            excinfo.value.__suppress_context__ = True
+        excinfo.traceback = excinfo.traceback[:1]
+        excinfo.value.__suppress_context__ = True
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

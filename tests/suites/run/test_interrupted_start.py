@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -82,7 +81,6 @@ def test_interrupt_is_rendered_without_its_frames() -> None:
     """pytest renders every frame of it, and one without a line ended the run in a traceback."""
     session: Session[AccuracyRow] = Session.__new__(Session)
     session.record = None
-    session.config = SimpleNamespace(option=SimpleNamespace(fulltrace=False))  # type: ignore[assignment]
 
     def interrupted() -> None:
         try:
