@@ -26,6 +26,7 @@ _LARGEST_SEED = 2**31 - 1
 _MOST_SEEDS = 1000
 _MOST_MINUTES = 10_000
 _SECRET = 2**63 - 1  # the largest that a row may have
+_PLACES = {"FILE", "DIR", "RECORD"}  # values that name a file or folder, and may not be empty
 _REPEATED: Mapping[str, Any] = MappingProxyType({"action": "append", "default": []})
 
 
@@ -80,6 +81,8 @@ def _as_typed(
     names = tuple(word for word in typed.split() if word.startswith("-"))
     value = typed.split()[len(names) :]
     implied: dict[str, Any] = {"metavar": value[0]} if value else {"action": "store_true"}
+    if value and not _PLACES.isdisjoint(value[0].split("|")):
+        implied["type"] = not_empty
     return names, implied | {"help": meaning} | dict(settings)
 
 
@@ -127,32 +130,27 @@ class CommonOptions:
     kernels: tuple[str, ...] = option(
         "--kernels FILE",
         "a Python file that registers kernels; they run alone unless --kernel names others",
-        type=not_empty,
         **_REPEATED,
     )
     ops: tuple[str, ...] = option(
         "--ops FILE",
         "a Python file that defines ops, for --kernels and --cases; may be repeated",
-        type=not_empty,
         **_REPEATED,
     )
     definition: tuple[str, ...] = option(
         "--definition FILE",
         "a definition of an op in flashinfer's trace format, JSON, for --kernels; may be repeated",
-        type=not_empty,
         **_REPEATED,
     )
     workloads: tuple[str, ...] = option(
         "--workloads FILE",
         "cases of --definition, in the same format, one JSON object a line; may be repeated",
-        type=not_empty,
         **_REPEATED,
     )
     problem: tuple[str, ...] = option(
         "--problem FILE",
         "a KernelBench problem (Model, get_inputs, get_init_inputs) for --kernels; its Model "
         "becomes an op with the file's name; dropout drops nothing; may be repeated",
-        type=not_empty,
         **_REPEATED,
     )
     results: str = option(
@@ -160,7 +158,6 @@ class CommonOptions:
         "the folder of records",
         late=True,
         default=str(default_results()),
-        type=not_empty,
     )
     details: bool = option(
         "--details", "print the whole report at the end, not a summary for a screen", late=True
@@ -206,7 +203,6 @@ class FileOfCasesOptions:
     cases: tuple[str, ...] = option(
         "--cases FILE",
         "your own cases, one JSON object a line, in place of the listed ones; may be repeated",
-        type=not_empty,
         **_REPEATED,
     )
 
@@ -305,7 +301,6 @@ class PlannedOptions(CallingOptions, CaseOptions):
     failed: str | None = option(
         "--failed RECORD",
         "only the rows that failed in this record; with --ff all rows, but failed ones first",
-        type=not_empty,
     )
     signs: int | None = option(
         "--signs N",
@@ -330,7 +325,6 @@ class VerdictOptions(CallingOptions, SpreadOptions, DomainOptions):
     resume: str | None = option(
         "--resume RECORD",
         "continue the interrupted run of this record; repeat the run's options",
-        type=not_empty,
     )
     # For a process of a larger run: its share of the cases, and the file of all cases.
     shard: str = option("--shard N/M", argparse.SUPPRESS, default="")
@@ -363,12 +357,10 @@ class AccuracyOptions(VerdictOptions, PlannedOptions, SanitizeOptions):
         "--accepted FILE",
         "failures that don't set the exit status: a kernel and a case a line, or a report of "
         "--json",
-        type=not_empty,
     )
     accept: str | None = option(
         "--accept FILE",
         "write this run's failures to a file for --accepted; the exit status stays",
-        type=not_empty,
     )
 
 
@@ -434,7 +426,6 @@ class BenchOptions(PlannedOptions, DomainOptions):
     against: str | None = option(
         "--against REF|FILE",
         "also time another commit's kernels, or with --kernels an older file's, in turn",
-        type=not_empty,
     )
     rounds: int | None = option(
         "--rounds N",
@@ -493,13 +484,10 @@ class CompileOptions(CommonOptions, FileOfCasesOptions, ListingOptions, SpreadOp
     all: bool = option(
         "--all", "compile every variant of every kernel, not only representative ones"
     )
-    against: str | None = option(
-        "--against FILE", "also show the changes since this record", type=not_empty
-    )
+    against: str | None = option("--against FILE", "also show the changes since this record")
     cache: str | None = option(
         "--cache DIR",
         "the folder of the cache (default: ~/.cache/kernel-workbench/compile)",
-        type=not_empty,
     )
     check_driver: bool = option(
         "--check-driver",
