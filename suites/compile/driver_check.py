@@ -9,7 +9,6 @@ lookup of a wrongly captured launch fails, and the table shows that.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,50 +24,31 @@ from kernel_workbench.suites.compile.capture import CapturedLaunch, Source
 from kernel_workbench.suites.compile.plan import Planned
 from kernel_workbench.suites.compile.workers import NamedCall
 
-_WORD = 4  # bytes of a register
+_WORD = 4  # bytes of a register, in which Triton counts spills
 
 
-@dataclass(frozen=True, slots=True)
-class DriverFigures:
-    """The driver's figures of a kernel. `local_bytes` is a thread's, with spilled registers."""
+def _listen() -> dict[str, Any]:
+    """Return a dictionary that gets each kernel that Triton compiles from now on, by its key."""
+    compile_: Callable[..., object] = triton.compiler.compile
+    kernels: dict[str, Any] = {}
 
-    registers: int
-    local_bytes: int
-    shared_bytes: int
-
-
-class Listener:
-    """Keeps each kernel that Triton compiles in this process from now on."""
-
-    def __init__(self) -> None:
-        self._compile: Callable[..., object] = triton.compiler.compile
-        self._kernels: dict[str, Any] = {}
-        triton.compiler.compile = self._listen
-
-    def _listen(
-        self,
+    def listening(
         src: Source,
         target: object = None,
         options: dict[str, object] | None = None,
         **more: object,
     ) -> object:
-        kernel = self._compile(src, target=target, options=options, **more)
-        launch = CapturedLaunch(src, target, dict(options or {}), src.fn.__name__)
-        self._kernels[launch.key] = kernel
+        kernel = compile_(src, target=target, options=options, **more)
+        kernels[CapturedLaunch(src, target, dict(options or {}), src.fn.__name__).key] = kernel
         return kernel
 
-    def figures(self, key: str) -> DriverFigures | None:
-        """Return the driver's figures of a key's kernel; None if the driver hasn't loaded it."""
-        kernel = self._kernels.get(key)
-        registers = getattr(kernel, "n_regs", None)
-        if kernel is None or registers is None:
-            return None
-        return DriverFigures(registers, _WORD * kernel.n_spills, kernel.metadata.shared)
+    triton.compiler.compile = listening
+    return kernels
 
 
 def differences(launches: Sequence[Planned], rows: Sequence[CompileRow], console: Console) -> int:
     """Make the calls, print what differs, and return the exit status."""
-    listener = Listener()
+    kernels = _listen()
     refused = _call_all(launches)
     by_place = {(row.op, row.kernel, row.label, row.function): row for row in rows}
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
@@ -77,18 +57,20 @@ def differences(launches: Sequence[Planned], rows: Sequence[CompileRow], console
     equal = differing = unfit = 0
     for launch in launches:
         place = launch.kernel.op.name, launch.kernel.name, launch.label, launch.function
-        row, loaded = by_place[place], listener.figures(launch.noted.key)
-        if loaded is None and row.blocks_per_sm == 0 and launch.call in refused:
+        row, kernel = by_place[place], kernels.get(launch.noted.key)
+        # Triton reads the driver's figures when it loads a kernel to launch it.
+        is_loaded = getattr(kernel, "n_regs", None) is not None
+        if not is_loaded and row.blocks_per_sm == 0 and launch.call in refused:
             unfit += 1
             continue
-        if loaded is None:
+        if kernel is None or not is_loaded:
             why = refused.get(launch.call, "it was never compiled: its launch was another one")
             figures = [("launch", "captured", why)]
         else:
             figures = [
-                ("registers", str(row.registers), str(loaded.registers)),
-                ("local memory", str(row.stack_bytes), str(loaded.local_bytes)),
-                ("shared memory", str(row.shared_bytes), str(loaded.shared_bytes)),
+                ("registers", str(row.registers), str(kernel.n_regs)),
+                ("local memory", str(row.stack_bytes), str(_WORD * kernel.n_spills)),
+                ("shared memory", str(row.shared_bytes), str(kernel.metadata.shared)),
             ]
         wrong = [(what, without, by) for what, without, by in figures if without != by]
         equal += not wrong
