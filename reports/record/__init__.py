@@ -1,99 +1,50 @@
 """Write and read records: JSON lines of a header, a row for each thing tried, and an end."""
 
-from kernel_workbench.reports.record.accuracy_row import (
-    ULP_EDGES,
-    AccuracyRow,
-    OutputError,
-    Rule,
-    Tried,
-)
-from kernel_workbench.reports.record.bench_row import (
-    BUSY_HOST,
-    SHARED_GPU,
-    BenchRow,
-    Cache,
-    CountedLaunch,
-    Stop,
-    TimedProcess,
-)
-from kernel_workbench.reports.record.compile_row import (
-    BrokenExpectation,
-    CodeMix,
-    CompileRow,
-    LoopMix,
-    PredictionRow,
-)
-from kernel_workbench.reports.record.line import CaseInfo, SchemaLine, Status
-from kernel_workbench.reports.record.profile_row import ProfileRow, Series, Spread, Validity, Window
-from kernel_workbench.reports.record.reader import Line, Record, RecordError, Row, latest, read
-from kernel_workbench.reports.record.run import (
-    ACCURACY_PROTOCOL,
-    BENCH_PROTOCOL,
-    PROTOCOL,
-    SCHEMA_VERSION,
-    AbsentKernel,
-    Environment,
-    FlushProbe,
-    KernelInfo,
-    Roof,
-    RunEnd,
-    RunHeader,
-)
-from kernel_workbench.reports.record.search_row import CoverageRow, FindRow
-from kernel_workbench.reports.record.writer import (
-    RecordContinuation,
-    RecordWriter,
-    new_path,
-    new_record,
-)
-
-__all__ = [
-    "ACCURACY_PROTOCOL",
-    "BENCH_PROTOCOL",
-    "BUSY_HOST",
-    "PROTOCOL",
-    "SCHEMA_VERSION",
-    "SHARED_GPU",
-    "ULP_EDGES",
-    "AbsentKernel",
-    "AccuracyRow",
-    "BenchRow",
-    "BrokenExpectation",
-    "Cache",
-    "CaseInfo",
-    "CodeMix",
-    "CompileRow",
-    "CountedLaunch",
-    "CoverageRow",
-    "Environment",
-    "FindRow",
-    "FlushProbe",
-    "KernelInfo",
-    "Line",
-    "LoopMix",
-    "OutputError",
-    "PredictionRow",
-    "ProfileRow",
-    "Record",
-    "RecordContinuation",
-    "RecordError",
-    "RecordWriter",
-    "Roof",
-    "Row",
-    "Rule",
-    "RunEnd",
-    "RunHeader",
-    "SchemaLine",
-    "Series",
-    "Spread",
-    "Status",
-    "Stop",
-    "TimedProcess",
-    "Tried",
-    "Validity",
-    "Window",
-    "latest",
-    "new_path",
-    "new_record",
-    "read",
-]
+from kernel_workbench.reports.record.accuracy_row import ULP_EDGES as ULP_EDGES
+from kernel_workbench.reports.record.accuracy_row import AccuracyRow as AccuracyRow
+from kernel_workbench.reports.record.accuracy_row import OutputError as OutputError
+from kernel_workbench.reports.record.accuracy_row import Rule as Rule
+from kernel_workbench.reports.record.accuracy_row import Tried as Tried
+from kernel_workbench.reports.record.bench_row import BUSY_HOST as BUSY_HOST
+from kernel_workbench.reports.record.bench_row import SHARED_GPU as SHARED_GPU
+from kernel_workbench.reports.record.bench_row import BenchRow as BenchRow
+from kernel_workbench.reports.record.bench_row import Cache as Cache
+from kernel_workbench.reports.record.bench_row import CountedLaunch as CountedLaunch
+from kernel_workbench.reports.record.bench_row import Stop as Stop
+from kernel_workbench.reports.record.bench_row import TimedProcess as TimedProcess
+from kernel_workbench.reports.record.compile_row import BrokenExpectation as BrokenExpectation
+from kernel_workbench.reports.record.compile_row import CodeMix as CodeMix
+from kernel_workbench.reports.record.compile_row import CompileRow as CompileRow
+from kernel_workbench.reports.record.compile_row import LoopMix as LoopMix
+from kernel_workbench.reports.record.compile_row import PredictionRow as PredictionRow
+from kernel_workbench.reports.record.line import CaseInfo as CaseInfo
+from kernel_workbench.reports.record.line import SchemaLine as SchemaLine
+from kernel_workbench.reports.record.line import Status as Status
+from kernel_workbench.reports.record.profile_row import ProfileRow as ProfileRow
+from kernel_workbench.reports.record.profile_row import Series as Series
+from kernel_workbench.reports.record.profile_row import Spread as Spread
+from kernel_workbench.reports.record.profile_row import Validity as Validity
+from kernel_workbench.reports.record.profile_row import Window as Window
+from kernel_workbench.reports.record.reader import Line as Line
+from kernel_workbench.reports.record.reader import Record as Record
+from kernel_workbench.reports.record.reader import RecordError as RecordError
+from kernel_workbench.reports.record.reader import Row as Row
+from kernel_workbench.reports.record.reader import latest as latest
+from kernel_workbench.reports.record.reader import read as read
+from kernel_workbench.reports.record.run import ACCURACY_PROTOCOL as ACCURACY_PROTOCOL
+from kernel_workbench.reports.record.run import BENCH_PROTOCOL as BENCH_PROTOCOL
+from kernel_workbench.reports.record.run import PROTOCOL as PROTOCOL
+from kernel_workbench.reports.record.run import SCHEMA_VERSION as SCHEMA_VERSION
+from kernel_workbench.reports.record.run import AbsentKernel as AbsentKernel
+from kernel_workbench.reports.record.run import Environment as Environment
+from kernel_workbench.reports.record.run import FlushProbe as FlushProbe
+from kernel_workbench.reports.record.run import KernelInfo as KernelInfo
+from kernel_workbench.reports.record.run import Roof as Roof
+from kernel_workbench.reports.record.run import RunEnd as RunEnd
+from kernel_workbench.reports.record.run import RunHeader as RunHeader
+from kernel_workbench.reports.record.search_row import CoverageRow as CoverageRow
+from kernel_workbench.reports.record.search_row import FindRow as FindRow
+from kernel_workbench.reports.record.writer import RecordContinuation as RecordContinuation
+from kernel_workbench.reports.record.writer import RecordWriter as RecordWriter
+from kernel_workbench.reports.record.writer import new_path as new_path
+from kernel_workbench.reports.record.writer import new_record as new_record
