@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
@@ -123,26 +124,26 @@ class Judgement:
     Attributes:
         change: of the time, relative to the base: 0.02 is 2 % slower.
         cycles_change: of the cycles; None where a side has no clock.
-        confirmed: of FASTER and SLOWER: in cycles too; None where a side has no clock.
         reason: why it is AMBIGUOUS.
     """
 
     verdict: SpeedVerdict
     change: float
     cycles_change: float | None
-    confirmed: bool | None = None
     reason: str | None = None
+
+    @property
+    def is_unconfirmed(self) -> bool:
+        """True if it is FASTER or SLOWER by times alone."""
+        decided = self.verdict in (SpeedVerdict.SLOWER, SpeedVerdict.FASTER)
+        return decided and self.cycles_change is None
 
 
 def interval_of_samples(samples: Sequence[float]) -> Interval:
     """Return the median of one process's samples, and their quartiles."""
-    ordered = sorted(samples)
-    return Interval(_at(ordered, 0.25), _at(ordered, 0.5), _at(ordered, 0.75))
-
-
-def median_of(samples: Sequence[float]) -> float:
-    """Return the median of samples, as the centre of their interval."""
-    return _at(sorted(samples), 0.5)
+    if len(samples) == 1:
+        return Interval(samples[0], samples[0], samples[0])
+    return Interval(*statistics.quantiles(samples, n=4, method="inclusive"))
 
 
 def interval_of_processes(centres: Sequence[float], each_far: Sequence[float] = ()) -> Interval:
@@ -154,7 +155,7 @@ def interval_of_processes(centres: Sequence[float], each_far: Sequence[float] = 
             least.
     """
     ordered = sorted(centres)
-    ends, centre = left_out(len(ordered)), _at(ordered, 0.5)
+    ends, centre = left_out(len(ordered)), statistics.median(ordered)
     least = math.sqrt(math.fsum(far**2 for far in each_far)) / max(len(each_far), 1)
     low, high = ordered[ends], ordered[-1 - ends]
     return Interval(min(low, centre - least), centre, max(high, centre + least))
@@ -221,14 +222,6 @@ def left_out(processes: int) -> int:
     return ends
 
 
-def _at(ordered: Sequence[float], part: float) -> float:
-    """Return the quantile by linear interpolation."""
-    place = part * (len(ordered) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
-
-
 def timer_step_us(samples: Sequence[float]) -> float:
     """Return the least difference between two samples that aren't alike; 0 where steps don't show.
 
@@ -273,34 +266,30 @@ def judge(
     if base.cycles is not None and other.cycles is not None:
         in_cycles = other.cycles.centre / base.cycles.centre - 1
     same = Judgement(verdict=SpeedVerdict.SAME, change=change, cycles_change=in_cycles)
+
+    def ambiguous(reason: str) -> Judgement:
+        return replace(same, verdict=SpeedVerdict.AMBIGUOUS, reason=reason)
+
     if not (base.spread and other.spread):
-        return _ambiguous(same, "a side has one figure and no spread")
+        return ambiguous("a side has one figure and no spread")
     if disturbed := " and ".join(dict.fromkeys(filter(None, (base.disturbed, other.disturbed)))):
-        return _ambiguous(same, f"other work ran while it was timed: {disturbed}")
+        return ambiguous(f"other work ran while it was timed: {disturbed}")
     apart = _gap(base.time_us, other.time_us) / base.time_us.centre
     if apart <= floor:
         if abs(change) <= floor:
             return same
-        return _ambiguous(same, f"{100 * abs(change):.1f} % apart, and the spreads reach as far")
+        return ambiguous(f"{100 * abs(change):.1f} % apart, and the spreads reach as far")
     alone = ALONE if one_board else ALONE + FLOOR_BOARDS
     if abs(change) <= alone and chance_to_fall_apart(base.processes, other.processes) > MOST_CHANCE:
-        return _ambiguous(
-            same, f"{100 * abs(change):.1f} % apart, as one process may be from the next"
-        )
+        return ambiguous(f"{100 * abs(change):.1f} % apart, as one process may be from the next")
     slower = change > 0
     if in_cycles is not None and (in_cycles if slower else -in_cycles) <= least:
         clock = (1 + in_cycles) / (1 + change) - 1
-        return _ambiguous(
-            same,
+        return ambiguous(
             f"not so in cycles ({100 * in_cycles:+.1f} %): the clock differs by "
             f"{100 * clock:+.1f} %",
         )
-    return Judgement(
-        verdict=SpeedVerdict.SLOWER if slower else SpeedVerdict.FASTER,
-        change=change,
-        cycles_change=in_cycles,
-        confirmed=None if in_cycles is None else True,
-    )
+    return replace(same, verdict=SpeedVerdict.SLOWER if slower else SpeedVerdict.FASTER)
 
 
 def empty_calls_apart_us(base_us: float | None, other_us: float | None) -> float | None:
@@ -342,12 +331,3 @@ def _least(base: Evidence, other: Evidence, *, one_board: bool, machines_known: 
 def _gap(one: Interval, other: Interval) -> float:
     """From the end of the lower interval to the start of the higher; negative: they overlap."""
     return max(other.low - one.high, one.low - other.high)
-
-
-def _ambiguous(judgement: Judgement, reason: str) -> Judgement:
-    return Judgement(
-        verdict=SpeedVerdict.AMBIGUOUS,
-        change=judgement.change,
-        cycles_change=judgement.cycles_change,
-        reason=reason,
-    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -20,7 +21,6 @@ from kernel_workbench.reports.comparison.rule import (
     interval_of_placements,
     interval_of_processes,
     interval_of_samples,
-    median_of,
     timer_step_us,
 )
 from kernel_workbench.reports.phrases import shown
@@ -424,7 +424,7 @@ def _of_process(samples: Sequence[float], placements: Sequence[int]) -> Interval
         return interval_of_samples(samples)
     ends = list(itertools.accumulate(placements))
     medians = [
-        median_of(samples[start:end])
+        statistics.median(samples[start:end])
         for start, end in itertools.pairwise([0, *ends])
         if end > start
     ]

@@ -57,12 +57,6 @@ class ComparedRow:
     pair: RowPair[TimedRow]
     judgement: Judgement
 
-    @property
-    def is_unconfirmed(self) -> bool:
-        """True if it is FASTER or SLOWER by times alone."""
-        decided = self.judgement.verdict in (SpeedVerdict.SLOWER, SpeedVerdict.FASTER)
-        return decided and self.judgement.confirmed is None
-
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
@@ -160,7 +154,7 @@ def _notes(base: RecordSide, other: RecordSide, speeds: Speeds) -> list[str]:
             f"{count(replaced, 'row')} of two kernels, `old, then new`: dispatch took the old one "
             f"in {base.letter} and takes the new one in {other.letter}"
         )
-    unconfirmed = sum(compared.is_unconfirmed for compared in speeds.rows)
+    unconfirmed = sum(compared.judgement.is_unconfirmed for compared in speeds.rows)
     if unconfirmed:
         notes.append(
             f"{count(unconfirmed, 'row')} unconfirmed in cycles: a record has no clock of the SMs"
@@ -215,7 +209,7 @@ def _table(
 
 
 def _in_cycles(held: ComparedRow) -> Cell:
-    if held.is_unconfirmed:
+    if held.judgement.is_unconfirmed:
         return Cell("unconfirmed", tone="doubtful")
     change = held.judgement.cycles_change
     return Cell("-") if change is None else Cell(change_text(change), change)

@@ -105,7 +105,7 @@ def test_rows_of_several_processes_are_known_by_the_processes_medians(tmp_path: 
     found = two(tmp_path, sides[0], sides[1])
     (held,) = found.rows
     assert held.judgement.verdict is SpeedVerdict.SLOWER
-    assert held.judgement.confirmed is True
+    assert not held.judgement.is_unconfirmed
     assert "timed: A by 4 processes, B by 4 processes" in text_of(found)
 
 

@@ -358,13 +358,13 @@ def test_slower_needs_cycles_that_say_so() -> None:
     assert found.verdict is SpeedVerdict.AMBIGUOUS
     assert found.reason is not None
     assert "the clock differs by -2.0 %" in found.reason
-    assert judge(evidence(100.0), evidence(102.0)).confirmed is True
+    assert not judge(evidence(100.0), evidence(102.0)).is_unconfirmed
 
 
 def test_slower_without_clocks_is_unconfirmed() -> None:
     """A verdict stands where a side has no clock, and isn't called confirmed."""
     found = judge(evidence(100.0, mhz=None), evidence(102.0))
-    assert (found.verdict, found.confirmed) == (SpeedVerdict.SLOWER, None)
+    assert (found.verdict, found.is_unconfirmed) == (SpeedVerdict.SLOWER, True)
 
 
 def test_step_of_the_timer_is_no_difference() -> None:
