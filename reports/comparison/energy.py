@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from kernel_workbench.reports.comparison.pairs import RowPair
     from kernel_workbench.reports.comparison.side import EnergyRow, RecordSide
-    from kernel_workbench.reports.comparison.tables import Weighed
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Table
 
@@ -86,7 +85,7 @@ def energy_part(base: RecordSide, others: Sequence[RecordSide]) -> tuple[ReportP
         notes.append(f"{named(side)} and {base.letter}: {of_boards}")
         tables += [
             _table(base, side, pairs, one_board=one_board),
-            weighted_total(base, side, map(_weighed, pairs.pairs), "mJ", _millijoules),
+            weighted_total(base, side, pairs, lambda row: row.joules, "mJ", _millijoules),
             *dropped_tables(pairs),
         ]
     sentence = (
@@ -134,14 +133,6 @@ def _table(
         pairs.pairs,
         "Errors are of 95 %; OPEN: the error leaves open which is more.",
     )
-
-
-def _weighed(pair: RowPair[EnergyRow]) -> Weighed:
-    """Return the row for a weighted total, which sums rows of the same inputs alone."""
-    key, base, other = pair.key, pair.base, pair.other
-    inputs = "" if key.distribution == "normal" else f", {key.distribution} inputs"
-    kernel = f"{key.kernel}{inputs}"
-    return key.op, kernel, base.row.weight, other.row.weight, base.joules, other.joules
 
 
 def _millijoules(joules: float) -> str:

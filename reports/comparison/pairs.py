@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from kernel_workbench.reports.comparison.side import RecordSide
     from kernel_workbench.reports.record import CaseInfo
 
-_Row = TypeVar("_Row", bound="TimedRow | EnergyRow")
+AnyRow = TypeVar("AnyRow", bound="TimedRow | EnergyRow")
 
 
 @dataclass(frozen=True, slots=True)
-class RowPair(Generic[_Row]):
+class RowPair(Generic[AnyRow]):
     """A row of the base, and the row of the other side that is compared with it.
 
     Attributes:
@@ -27,8 +27,8 @@ class RowPair(Generic[_Row]):
     """
 
     key: Key
-    base: _Row
-    other: _Row
+    base: AnyRow
+    other: AnyRow
     gates: bool
 
 
@@ -41,7 +41,7 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PairedRows(Generic[_Row]):
+class PairedRows(Generic[AnyRow]):
     """The rows of two sides.
 
     Attributes:
@@ -52,7 +52,7 @@ class PairedRows(Generic[_Row]):
             the op, by another name.
     """
 
-    pairs: tuple[RowPair[_Row], ...]
+    pairs: tuple[RowPair[AnyRow], ...]
     refused: tuple[Dropped, ...]
     unmatched: tuple[Dropped, ...]
     renamed: dict[str, tuple[str, str]]
@@ -78,11 +78,11 @@ def pair_energies(base: RecordSide, other: RecordSide) -> PairedRows[EnergyRow]:
 def _paired(
     base: RecordSide,
     other: RecordSide,
-    ours: Mapping[Key, _Row],
-    theirs: Mapping[Key, _Row],
+    ours: Mapping[Key, AnyRow],
+    theirs: Mapping[Key, AnyRow],
     *,
     dispatched: bool = False,
-) -> PairedRows[_Row]:
+) -> PairedRows[AnyRow]:
     renamed = _renamed(ours, theirs)
     named = {
         key._replace(kernel=renamed[key.op][0]) if key.op in renamed else key: row
@@ -96,7 +96,7 @@ def _paired(
             for case, key in before.items()
             if case in now and now[case] not in ours
         ]
-    pairs: list[RowPair[_Row]] = []
+    pairs: list[RowPair[AnyRow]] = []
     refused: list[Dropped] = []
     for key, its_key in matches:
         mine, its = ours[key], named[its_key]
@@ -136,7 +136,7 @@ def _renamed(ours: Iterable[Key], theirs: Iterable[Key]) -> dict[str, tuple[str,
     }
 
 
-def _dispatched(rows: Mapping[Key, _Row], side: RecordSide) -> dict[Key, Key]:
+def _dispatched(rows: Mapping[Key, AnyRow], side: RecordSide) -> dict[Key, Key]:
     """Return by case, as a key without its kernel, the key of the kernel that dispatch takes.
 
     Dispatch takes the highest priority among the side's own kernels; no key where two have it.
@@ -194,7 +194,7 @@ def _apart(
     return differing, tuple(unmatched)
 
 
-def _refusal(ours: _Row, theirs: _Row, base: RecordSide, other: RecordSide) -> str | None:
+def _refusal(ours: AnyRow, theirs: AnyRow, base: RecordSide, other: RecordSide) -> str | None:
     """Return why two rows of one name aren't compared."""
     differ = _inputs_differ(ours.row.case, theirs.row.case, base, other)
     if differ is not None:

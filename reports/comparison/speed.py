@@ -31,7 +31,6 @@ from kernel_workbench.reports.phrases import count, figure, microseconds
 if TYPE_CHECKING:
     from kernel_workbench.reports.comparison.pairs import RowPair
     from kernel_workbench.reports.comparison.side import RecordSide, TimedRow
-    from kernel_workbench.reports.comparison.tables import Weighed
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Table, Tone
 
@@ -104,7 +103,7 @@ def speed_part(base: RecordSide, other: RecordSide, speeds: Speeds) -> ReportPar
     )
     tables = [
         *(_table(base, other, of_verdict, item) for item, of_verdict in rows.items()),
-        weighted_total(base, other, map(_weighed, speeds.rows), "us", microseconds),
+        weighted_total(base, other, speeds.pairs, lambda row: row.time_us, "us", microseconds),
         *dropped_tables(speeds.pairs),
     ]
     title = f"Speed: {other.letter} beside {base.letter}, on one model: {base.machine.name}"
@@ -213,8 +212,3 @@ def _in_cycles(held: ComparedRow) -> Cell:
         return Cell("unconfirmed", tone="doubtful")
     change = held.judgement.cycles_change
     return Cell("-") if change is None else Cell(change_text(change), change)
-
-
-def _weighed(held: ComparedRow) -> Weighed:
-    key, base, other = held.pair.key, held.pair.base, held.pair.other
-    return key.op, key.kernel, base.row.weight, other.row.weight, base.time_us, other.time_us

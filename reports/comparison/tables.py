@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any
 from kernel_workbench.reports.document.fields import number, table_of, text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from kernel_workbench.reports.comparison.pairs import Dropped, PairedRows
+    from kernel_workbench.reports.comparison.pairs import AnyRow, Dropped, PairedRows
     from kernel_workbench.reports.comparison.side import Key, RecordSide
     from kernel_workbench.reports.document.fields import Field
     from kernel_workbench.reports.document.model import Table
-
-# Op, kernel, its weight in either record, and what a call takes of either side.
-Weighed = tuple[str, str, float | None, float | None, float, float]
 
 
 def name_fields(key_of: Callable[[Any], Key]) -> list[Field[Any]]:
@@ -80,17 +77,25 @@ def dropped_tables(pairs: PairedRows[Any], of: str = "") -> list[Table]:
 def weighted_total(
     base: RecordSide,
     other: RecordSide,
-    rows: Iterable[Weighed],
+    pairs: PairedRows[AnyRow],
+    taken: Callable[[AnyRow], float],
     unit: str,
     form: Callable[[float], str],
 ) -> Table:
-    """Return a table of what a model's calls take: rows with the same weight on both sides."""
+    """Return a table of what a model's calls take: rows with the same weight on both sides.
+
+    Args:
+        taken: what a call of a row takes.
+        unit: of it, as `form` writes it.
+    """
     sums: dict[tuple[str, str], _WeightedSums] = defaultdict(_WeightedSums)
-    for op, kernel, weight, its_weight, before, after in rows:
-        if weight is not None and weight == its_weight:
-            total = sums[op, kernel]
-            total.before += weight * before
-            total.after += weight * after
+    for pair in pairs.pairs:
+        key, weight = pair.key, pair.base.row.weight
+        if weight is not None and weight == pair.other.row.weight:
+            inputs = "" if key.distribution == "normal" else f", {key.distribution} inputs"
+            total = sums[key.op, f"{key.kernel}{inputs}"]
+            total.before += weight * taken(pair.base)
+            total.after += weight * taken(pair.other)
             total.cases += 1
     fields: list[Field[tuple[tuple[str, str], _WeightedSums]]] = [
         text("op", lambda item: item[0][0]),
