@@ -169,6 +169,7 @@ class Recorder:
         path: the file of calls.
         summary: what was recorded, in a sentence; empty before the end.
         unseen: what the recording can't have seen, a sentence each.
+        targets: the functions that it is of.
         keeps_values: values are kept.
     """
 
@@ -183,7 +184,7 @@ class Recorder:
         self.path = path
         self.summary = ""
         self.unseen: tuple[str, ...] = ()
-        self._targets = frozenset(targets)
+        self.targets = frozenset(targets)
         self.keeps_values = values > 0
         self._values = values
         self._most_bytes = most_bytes
@@ -227,10 +228,6 @@ class Recorder:
             if error is None:
                 raise RecordingError(message) from cause
             sys.stderr.write(f"{message}\n")
-
-    def targets(self) -> frozenset[Target]:
-        """Return the functions that the recording is of."""
-        return self._targets
 
     def count(self, key: _Key | _BackwardCall) -> bool:
         """Count a call, and say whether its values are to be kept."""
@@ -418,7 +415,7 @@ def _install() -> None:
     replaced: dict[int, tuple[Any, Any]] = {}
     _recorders.clear()
     for recorder in _active:
-        for target in recorder.targets():
+        for target in recorder.targets:
             _recorders[target] = (*_recorders.get(target, ()), recorder)
     for target in list(_recorders):
         around = _around_silu if target == SWIGLU else functools.partial(_around, target)
@@ -444,10 +441,7 @@ def _replace(
         original = getattr(owner, name)
     except (ImportError, AttributeError):  # an older torch has no rms_norm; no Triton, no attention
         return
-    if vars(owner).get(name, _INHERITED) is _INHERITED:
-        _installed.append((owner, name, _INHERITED))
-    else:
-        _installed.append((owner, name, vars(owner)[name]))
+    _installed.append((owner, name, vars(owner).get(name, _INHERITED)))
     new = around(original)
     setattr(owner, name, new)
     if isinstance(owner, ModuleType):

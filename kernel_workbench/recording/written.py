@@ -49,11 +49,8 @@ def write(path: Path, counts: _Counts, unseen: Sequence[str]) -> str:
         samples = [sample for kept in counts.samples for sample in _sample(kept)]
     lines = [
         line.begins | {"weight": line.weight, "calls": line.calls}
-        for line in sorted(cases.values(), key=lambda line: -line.weight)
-    ]
-    lines += [
-        line.begins | {"weight": line.weight, "calls": line.calls}
-        for line in sorted(skipped.values(), key=lambda line: -line.weight)
+        for kind in (cases, skipped)
+        for line in sorted(kind.values(), key=lambda line: -line.weight)
     ]
     lines += [{"skipped": sentence} for sentence in unseen]
     beside = path.with_name(f"{path.name}.{os.getpid()}")
