@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 
 from kernel_workbench.reports.arguments import CommandLine, number, whole_number
@@ -62,16 +63,9 @@ def main() -> int:
 
 def _has_gpu() -> bool:
     """Ask a child: a process that has asked CUDA can't be forked from any more."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            import torch  # noqa: PLC0415
-
-            status = int(not torch.cuda.is_available())
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    program = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    done = subprocess.run([sys.executable, "-P", "-c", program], check=False)  # noqa: S603
+    return done.returncode == 0
 
 
 if __name__ == "__main__":

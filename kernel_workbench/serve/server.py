@@ -23,7 +23,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,7 +146,7 @@ class Server:
             while self.ends is None:
                 self._trace_one()
                 self._keep_spares()
-                if any(judge.client for judge in self.judges):
+                if self._is_busy:
                     last = time.monotonic()
                 if time.monotonic() - last >= self.idle_s:
                     self.ends = f"nobody has asked for {self.idle_s / 60:g} minutes"
@@ -186,6 +186,11 @@ class Server:
             self.judges.append(self._fork())
 
     @property
+    def _is_busy(self) -> bool:
+        """Return whether a run is being made."""
+        return any(judge.client for judge in self.judges)
+
+    @property
     def _has_to_trace(self) -> bool:
         """Return whether the server has cases to trace.
 
@@ -195,7 +200,7 @@ class Server:
 
     def _trace_one(self) -> None:
         """Trace the references of a case of earlier runs, if there is one and nobody waits."""
-        if self._has_to_trace and not any(judge.client for judge in self.judges):
+        if self._has_to_trace and not self._is_busy:
             name = self.untraced.pop()
             self.traced.add(name)
             _trace(name)
@@ -238,8 +243,7 @@ class Server:
             poll.register(judge.ended, select.POLLIN)
             if judge.client is not None and judge.killed_at is None:
                 poll.register(judge.client, select.POLLRDHUP)
-        busy = any(judge.client for judge in self.judges)
-        wait_ms = 0 if self._has_to_trace and not busy else 1000
+        wait_ms = 0 if self._has_to_trace and not self._is_busy else 1000
         happened = {descriptor for descriptor, _ in poll.poll(wait_ms)}
         for judge in list(self.judges):
             if judge.ended in happened:
@@ -261,19 +265,17 @@ class Server:
         _, raw = os.waitpid(judge.pid, 0)
         status = os.waitstatus_to_exitcode(raw)
         self.judges.remove(judge)
-        self.lost = 0 if judge.client is not None else self.lost + 1
         os.close(judge.ended)
-        if judge.client is not None:
+        if judge.client is None:
+            self.lost += 1
+        else:
+            self.lost = 0
             self._learn(judge.line)
-        judge.line.close()
-        if judge.client is not None:
+            reply = {"status": status if status >= 0 else ExitStatus.INCOMPLETE}
             with suppress(OSError):
-                judge.client.send(
-                    json.dumps(
-                        {"status": status if status >= 0 else ExitStatus.INCOMPLETE}
-                    ).encode()
-                )
+                judge.client.send(json.dumps(reply).encode())
             judge.client.close()
+        judge.line.close()
 
     def _admit(self, connection: socket.socket) -> None:
         """Hand a client's request to a spare, or refuse it."""
@@ -309,7 +311,7 @@ class Server:
         if not peer_is_own(connection) or descriptors != len(("input", "output", "errors")):
             return "the request isn't this user's"
         if request["stamp"] != self.stamp:
-            if not any(judge.client for judge in self.judges):
+            if not self._is_busy:
                 self.ends = "the package's files have changed"
             return "the package has changed since the judge loaded it"
         if request["python"] != sys.executable:
@@ -395,12 +397,8 @@ def _judge(line: socket.socket, device_name: str, untraced: Sequence[str]) -> in
     """
     os.setsid()
     die_with_parent()
-    handlers: tuple[tuple[signal.Signals, Callable[..., object] | signal.Handlers], ...] = (
-        (signal.SIGINT, signal.SIG_IGN),
-        (signal.SIGTERM, signal.SIG_DFL),
-    )
-    for number, handler in handlers:
-        signal.signal(number, handler)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(nothing, stream)
