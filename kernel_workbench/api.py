@@ -86,7 +86,8 @@ def accuracy(  # noqa: PLR0913  (the options of a command, each by its name)
     words += _case_words(cases)
     words += ["--quick"] * quick + ["--fail-fast"] * fail_fast
     words += [] if accepted is None else [f"--accepted={Path(accepted).expanduser().absolute()}"]
-    return _run("accuracy", [*words, *_time_words(max_seconds), *options], show_progress)
+    words += [] if max_seconds is None else [f"--max-seconds={max_seconds:g}"]
+    return _run("accuracy", [*words, *options], show_progress)
 
 
 def search(
@@ -234,10 +235,6 @@ def _id(case: Any) -> str:  # noqa: ANN401  (whatever a caller has passed)
     if not callable(getattr(case, "id", None)):
         raise TypeError(f"got a {type(case).__name__} as a case; give a case, or its id")
     return str(case.id())
-
-
-def _time_words(max_seconds: float | None) -> list[str]:
-    return [] if max_seconds is None else [f"--max-seconds={max_seconds:g}"]
 
 
 def command_variables() -> dict[str, str]:

@@ -279,16 +279,12 @@ def _is_finite(output: OutputError) -> bool:
 
 def _finite(report: Report) -> Report:
     """Return a report of numbers alone, with few failures: JSON has no NaN, and a reader no day."""
-    numbers = ("got", "expected", "bound", "ratio")
     plainest = sorted(report.failures, key=lambda failure: (len(failure.case), failure.case))
     failures = []
     for failure in plainest[:_MOST_FAILURES]:
-        values = {name: getattr(failure, name) for name in numbers}
-        finite = {
-            name: value if value is None or math.isfinite(value) else None
-            for name, value in values.items()
-        }
-        failures.append(failure.model_copy(update=finite))
+        values = {name: getattr(failure, name) for name in ("got", "expected", "bound", "ratio")}
+        unwritten = [name for name, value in values.items() if value and not math.isfinite(value)]
+        failures.append(failure.model_copy(update=dict.fromkeys(unwritten)))
     return report.model_copy(update={"failures": tuple(failures)})
 
 
