@@ -40,7 +40,7 @@ from kernel_workbench.oracles.op import (
 )
 from kernel_workbench.oracles.reference.checks import one_sentence, watched_truth
 from kernel_workbench.oracles.reference.signature import OpError, place_of
-from kernel_workbench.suites.accuracy.verdict import Verdict, judge
+from kernel_workbench.suites.accuracy.verdict import judge
 from kernel_workbench.suites.sandbox.call import Call
 
 __all__ = [
@@ -58,7 +58,7 @@ Result = Tensor | Sequence[Tensor | None] | Mapping[str, Tensor | None]
 
 # A case of more, in arithmetic or in bytes, takes an interpreter on a CPU minutes.
 _MOST_FLOPS_ON_CPU, _MOST_BYTES_ON_CPU = 2e7, 2**24
-_HOPPER = 90  # the sm that a domain is asked about where there is no GPU
+_HOPPER = 9, 0  # the compute capability that a domain is asked about where there is no GPU
 
 
 class NoPowerWarning(UserWarning):
@@ -280,8 +280,8 @@ def _served(
     """Return whether a domain holds a case and the device gets through it."""
     place = device or _device()
     if sm is None:
-        major, minor = torch.cuda.get_device_capability() if place == "cuda" else (9, 0)
-        sm = 10 * major + minor if place == "cuda" else _HOPPER
+        major, minor = torch.cuda.get_device_capability() if place == "cuda" else _HOPPER
+        sm = 10 * major + minor
     plain = Domain(
         dtypes=(torch.float32, torch.float16, torch.bfloat16),
         weight_dtypes=(torch.float32, torch.float16, torch.bfloat16),
@@ -321,7 +321,7 @@ class _OfOp:
     op: Op
     case: Case
     arguments: Inputs
-    exact: Outputs
+    truth: Outputs
     drawn: bool
 
     @property
@@ -337,16 +337,13 @@ class _OfOp:
         del outputs
         return self.op.forms(self.case)
 
-    def truth(self) -> Outputs:
-        return self.exact
-
     def bounds(self, numerics: Numerics, dtypes: Mapping[str, torch.dtype]) -> dict[str, Bound]:
         if dtypes:
             raise ArgumentsError(
                 f"{self.op.name} knows its outputs' dtypes; leave output_dtype out"
             )
         of_op = self.op.numerics.of(numerics)
-        bounds = self.op.bound(self.case, self.arguments, self.exact, of_op)
+        bounds = self.op.bound(self.case, self.arguments, self.truth, of_op)
         return bounds if self.drawn else _cautious(bounds, self.arguments)
 
 
@@ -357,7 +354,7 @@ class _OfFunction:
     written: Reference
     function: Reference
     arguments: Inputs
-    exact: tuple[Tensor, ...]
+    truth: dict[str, Tensor]
 
     @classmethod
     def of(cls, written: Reference, arguments: Inputs) -> _OfFunction:
@@ -371,7 +368,9 @@ class _OfFunction:
                 name = type(output).__name__
                 message = f"it returns the type {name}; return a tensor, or a tuple of tensors"
                 raise OpError(f"{place_of(written)}: {message}")
-        return cls(written, function, arguments, exact)
+        several = len(exact) > 1
+        named = {f"output{place if several else ''}": tensor for place, tensor in enumerate(exact)}
+        return cls(written, function, arguments, named)
 
     @property
     def name(self) -> str:
@@ -379,22 +378,15 @@ class _OfFunction:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        count = len(self.exact)
-        return ("output",) if count == 1 else tuple(f"output{place}" for place in range(count))
+        return tuple(self.truth)
 
     def forms(self, outputs: Mapping[str, Tensor | None]) -> dict[str, OutputForm]:
         """Return the shapes of the truth in the dtypes that the kernel chose."""
-        shapes = dict(
-            zip(self.outputs, (tuple(tensor.shape) for tensor in self.exact), strict=True)
-        )
         return {
-            name: OutputForm(shape, value.dtype)
-            for name, shape in shapes.items()
+            name: OutputForm(tuple(exact.shape), value.dtype)
+            for name, exact in self.truth.items()
             if isinstance(value := outputs.get(name), Tensor)
         }
-
-    def truth(self) -> Outputs:
-        return dict(zip(self.outputs, self.exact, strict=True))
 
     def bounds(self, numerics: Numerics, dtypes: Mapping[str, torch.dtype]) -> dict[str, Bound]:
         tensors = [value for value in self.arguments.values() if isinstance(value, Tensor)]
@@ -403,10 +395,10 @@ class _OfFunction:
             name: value.contiguous() if isinstance(value, Tensor) else value
             for name, value in self.arguments.items()
         }
-        wanted = [dtypes.get(name, first) for name in self.outputs]
+        wanted = [dtypes.get(name, first) for name in self.truth]
         with one_sentence(self.written, f"{self.name}: to follow its errors failed"):
             derived = analysis.bounds(self.function, packed, numerics, wanted)
-        return _cautious(dict(zip(self.outputs, derived, strict=True)), self.arguments)
+        return _cautious(dict(zip(self.truth, derived, strict=True)), self.arguments)
 
 
 _Subject = _OfOp | _OfFunction
@@ -489,11 +481,10 @@ def _wrong_form(
     outputs: Mapping[str, object], forms: Mapping[str, OutputForm], subject: _Subject
 ) -> str | None:
     """Return what is wrong with the form of outputs; None where nothing is."""
-    shapes = subject.truth() if isinstance(subject, _OfFunction) else {}
     tensors = [value for value in subject.arguments.values() if isinstance(value, Tensor)]
     for name, value in outputs.items():
         if not isinstance(value, Tensor):
-            if name not in forms and value is None and name not in shapes:
+            if value is None and name not in forms and subject.truth.get(name) is None:
                 continue
             return f"{name} must be a torch.Tensor, got a {type(value).__name__}"
         if name not in forms:
@@ -537,7 +528,9 @@ def _problem_of(subject: _Subject, outputs: Result, numerics: Numerics) -> str |
     tensors = {name: value.detach() for name, value in named.items() if value is not None}
     own = {name: tensor.dtype for name, tensor in tensors.items()}
     dtypes = own if isinstance(subject, _OfFunction) else {}
-    verdict = _verdict(subject.truth(), subject.bounds(numerics, dtypes), tensors, numerics)
+    # One call, without the emulation, which is a measure of known values.
+    call = Call(tensors, 0.0)
+    verdict = judge(call, call, {**subject.truth}, subject.bounds(numerics, dtypes), numerics)
     if verdict.status == "no power":
         warnings.warn(
             f"{subject.name}: the bounds allow any value here, so that this check shows nothing",
@@ -545,11 +538,3 @@ def _problem_of(subject: _Subject, outputs: Result, numerics: Numerics) -> str |
             stacklevel=3,
         )
     return None if verdict.rule is None else f"{subject.name}: {verdict.rule}: {verdict.reason}"
-
-
-def _verdict(
-    truth: Outputs, bounds: dict[str, Bound], tensors: dict[str, Tensor], numerics: Numerics
-) -> Verdict:
-    """Return the verdict on one call; the emulation, a measure of known values, is left out."""
-    call = Call(tensors, 0.0)
-    return judge(call, call, truth, bounds, numerics)
