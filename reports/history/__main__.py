@@ -20,7 +20,7 @@ from kernel_workbench.reports.exit_status import ExitStatus
 from kernel_workbench.reports.history.branch import copy_records
 from kernel_workbench.reports.history.change_points import FEWEST_RUNS
 from kernel_workbench.reports.history.series import read_runs, records_in, series_of
-from kernel_workbench.reports.history.view import document_of, told_left_out, too_short, worse
+from kernel_workbench.reports.history.view import document_of, told_left_out, too_short
 from kernel_workbench.reports.output import refuse_to_overwrite, run_alone, write_document
 from kernel_workbench.reports.phrases import count, shown
 from kernel_workbench.reports.record import RecordError
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not series:
         print(_nothing(sources, len(runs), left_out), file=sys.stderr)
         return ExitStatus.USAGE
-    lost = [one_series for one_series, _ in worse(series) if one_series.gates]
+    lost = [one_series for one_series in series if one_series.gates and one_series.got_worse]
     if options.gate and lost:
         print(f"the gate is shut: {count(len(lost), 'series')} got worse", file=sys.stderr)
         return ExitStatus.WRONG

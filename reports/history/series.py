@@ -70,6 +70,11 @@ class FigureSeries:
         """Return True if the series has too few runs for a change to show."""
         return len(self.values) < FEWEST_RUNS
 
+    @property
+    def got_worse(self) -> bool:
+        """Return True if the last change is for the worse."""
+        return bool(self.changes) and self.changes[-1].ratio > 1
+
 
 def records_in(folders: Iterable[Path]) -> list[Path]:
     """Return all records of the folders and below, and records that are named themselves."""
@@ -105,22 +110,20 @@ def series_of(runs: Iterable[RecordSide]) -> list[FigureSeries]:
         >>> runs, _ = read_runs(records_in([Path("results")]))
         >>> [series.line.key.kernel for series in series_of(runs) if series.changes]
     """
-    lines: dict[SeriesKey, dict[int, tuple[RecordSide, float, bool]]] = defaultdict(dict)
+    lines: dict[SeriesKey, list[tuple[RecordSide, float, bool]]] = defaultdict(list)
     for run in runs:
         for key, value, gates in _figures(run):
             board = run.machine.board or run.machine.name
             line = SeriesKey(run.suite, run.machine.name, board, run.header.protocol, key)
-            lines[line][id(run)] = run, value, gates
+            lines[line].append((run, value, gates))
     created = []
     speeds: _Speeds = {}
     for line, points in lines.items():
         if len(points) < 2:
             continue
-        sides = tuple(run for run, _, _ in points.values())
-        values = tuple(value for _, value, _ in points.values())
-        *_, (_, _, gates) = points.values()
+        sides, values, all_gate = zip(*points, strict=True)
         changes = _changes(line, sides, values, speeds)
-        created.append(FigureSeries(line, sides, values, gates, changes))
+        created.append(FigureSeries(line, sides, values, all_gate[-1], changes))
     return created
 
 
@@ -162,9 +165,5 @@ def _verdict(line: SeriesKey, before: RecordSide, after: RecordSide, speeds: _Sp
         one_board = before.machine.is_board_of(after.machine)
         rows = before.energies[key], after.energies[key]
         return energy_ratio(*rows, one_board=one_board).word
-    changed = (
-        accuracy_change
-        for accuracy_change in accuracy_changes(before, after)[0]
-        if accuracy_change.key == key
-    )
-    return next((row.kind for row in changed), "AS ACCURATE")
+    changes, _ = accuracy_changes(before, after)
+    return next((change.kind for change in changes if change.key == key), "AS ACCURATE")

@@ -13,7 +13,7 @@ from kernel_workbench.reports.phrases import count, figure
 from kernel_workbench.reports.views.run import commit_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from kernel_workbench.reports.comparison.side import RecordSide
     from kernel_workbench.reports.document.fields import Field
@@ -28,12 +28,6 @@ _NOTE = (
 )
 
 
-def worse(series: Iterable[FigureSeries]) -> list[_Item]:
-    """Return the series whose last change is for the worse, each with that change."""
-    last = ((one_series, one_series.changes[-1]) for one_series in series if one_series.changes)
-    return [(item, change) for item, change in last if change.ratio > 1]
-
-
 def told_left_out(left_out: Sequence[str]) -> str:
     """That files were no records, and why the first one isn't."""
     return f"{count(len(left_out), 'file')} left out: {left_out[0]}"
@@ -45,12 +39,11 @@ def document_of(
     """Return all of it. left_out: why files that were found aren't among the runs."""
     items = [(one_series, change) for one_series in series for change in one_series.changes]
     items.sort(key=lambda item: (item[0].runs[item[1].at].header.started_at, item[1].ratio))
-    lost = worse(series)
     verdict, tone = _verdict(series)
     short = too_short(series)
     sentence = (
         f"{count(len(items), 'change')} in {len(series):,} series of {count(len(runs), 'run')}, "
-        f"{len(lost):,} of which got worse last"
+        f"{sum(one.got_worse for one in series):,} of which got worse last"
     )
     if all(one.is_short for one in series):
         sentence = f"{short}, of {count(len(runs), 'run')}"
@@ -92,7 +85,7 @@ def _verdict(series: Sequence[FigureSeries]) -> tuple[str, Tone]:
     """Return the verdict and its tone, which is good only if no series is too short to tell."""
     if all(one.is_short for one in series):
         return "TOO SHORT", "doubtful"
-    if worse(series):
+    if any(one.got_worse for one in series):
         return "WORSE", "bad"
     changed = any(one.changes for one in series)
     return "CHANGED" if changed else "STEADY", "doubtful" if too_short(series) else "good"
