@@ -180,7 +180,7 @@ def compare(*records: str | os.PathLike[str] | Report) -> Comparison:
         if path is None:
             raise RecordError("a report has no record: its run ended before one began")
         paths.append(Path(path))
-    return compare_sides([side for path in paths for side in read_sides(path, ())])
+    return compare_sides([side for path in paths for side in read_sides(path)])
 
 
 def _kernel_words(kernels: Kernels) -> list[str]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from kernel_workbench.reports.comparison.side import RecordSide
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
@@ -45,15 +47,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _compared(options: argparse.Namespace) -> Comparison:
     """Read all and compare."""
     refuse_to_overwrite(named_forms(options))
-    sides = [side for path in options.records for side in read_sides(path, options.gpu)]
-    predicted = {side.machine.name for side in sides if side.figures == "predicted"}
+    sides = [side for path in options.records for side in read_sides(path)]
     for name in options.gpu:
-        if not any(name.lower() in gpu.lower() for gpu in predicted):
+        if not any(_predicts(side, name) for side in sides):
             raise RecordError(
                 f"--gpu {shown(name)}: none of these records predicts for it; it selects among the "
                 "predictions of a record of compile, so leave it out or name another GPU"
             )
+    if options.gpu:
+        sides = [
+            side
+            for side in sides
+            if side.figures != "predicted" or any(_predicts(side, name) for name in options.gpu)
+        ]
     return compare(sides)
+
+
+def _predicts(side: RecordSide, gpu: str) -> bool:
+    """Return whether a side is predicted for a GPU with this in its name."""
+    return side.figures == "predicted" and gpu.lower() in side.machine.name.lower()
 
 
 def _parser() -> CommandLine:

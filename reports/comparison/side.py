@@ -235,21 +235,12 @@ class RecordSide:
         return is_first
 
 
-def read_sides(path: Path, gpus: Sequence[str] = ()) -> list[RecordSide]:
+def read_sides(path: Path) -> list[RecordSide]:
     """Return the record's sides: one, or of predictions one for each GPU model.
 
-    Args:
-        gpus: of predictions, only models whose name has one of these in it, in any case.
-
     Raises:
-        RecordError: the file is no record, or predicts nothing for these GPUs.
+        RecordError: the file is no record, or is one of compile and predicts nothing.
     """
-    imported = read_import(path)
-    if imported is not None:
-        side = _side(imported, _machine(imported.header.environment))
-        for bench in imported.benches:
-            side.take(_timed(bench))
-        return [side]
     rows: list[_Reduced] = []
     predicted: list[tuple[Machine, TimedRow]] = []
 
@@ -264,29 +255,20 @@ def read_sides(path: Path, gpus: Sequence[str] = ()) -> list[RecordSide]:
             machine = Machine(row.gpu, row.multiprocessors, float(row.power_w))
             predicted.append((machine, _timed(_as_timed(row))))
 
-    record = read(path, into=reduce)
+    record = read_import(path) or read(path, into=reduce)
+    for bench in record.benches:  # of an import, which is read whole
+        reduce(bench)
     if record.header.suite == "compile":
-        return _predicted(record, predicted, gpus)
+        sides: dict[Machine, RecordSide] = {}
+        for machine, timed in predicted:
+            sides.setdefault(machine, _side(record, machine, "predicted")).take(timed)
+        if not sides:
+            raise RecordError(f"{shown(path)}: a record of compile without predictions")
+        return list(sides.values())
     side = _side(record, _machine(record.header.environment))
     for row in rows:
         side.take(row)
     return [side]
-
-
-def _predicted(
-    record: Record, rows: Sequence[tuple[Machine, TimedRow]], gpus: Sequence[str]
-) -> list[RecordSide]:
-    """Return a side for each GPU model that the record predicts."""
-    sides: dict[Machine, RecordSide] = {}
-    for machine, row in rows:
-        if not gpus or any(name.lower() in machine.name.lower() for name in gpus):
-            sides.setdefault(machine, _side(record, machine, "predicted")).take(row)
-    if not sides:
-        for_gpus = f" for --gpu {', '.join(gpus)}" if gpus else ""
-        raise RecordError(
-            f"{shown(record.path)}: a record of compile without predictions{shown(for_gpus)}"
-        )
-    return list(sides.values())
 
 
 def _side(record: Record, machine: Machine, figures: str | None = None) -> RecordSide:

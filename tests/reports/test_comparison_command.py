@@ -198,7 +198,7 @@ def test_predictions_stand_beside_what_was_measured(
     assert main([str(measured), str(compiled), "--gpu", "b200", "--width", "200"]) == 0
     assert "B: B200, predicted" in capsys.readouterr().out
     assert main([str(measured), str(compiled), "--gpu", "b300"]) == 2
-    assert "without predictions for --gpu b300" in capsys.readouterr().err
+    assert "--gpu b300: none of these records predicts for it" in capsys.readouterr().err
 
 
 def test_suites_are_compared_each_with_its_own(
