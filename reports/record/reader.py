@@ -6,7 +6,6 @@ import gzip
 import json
 import re
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,7 +29,6 @@ Line = Annotated[
 _Model = TypeVar("_Model", bound=BaseModel)
 _SHOWN = 80  # characters of a value quoted in a message: enough to recognise it
 _MOST_BYTES = 2**29  # of a file: fifty times a long run's, and no device that never ends
-_CHUNK_BYTES = 2**22  # large enough for the system to have each back when it has been read
 _KINDS: dict[str, type[Row]] = {
     "accuracy": AccuracyRow,
     "resources": CompileRow,
@@ -109,14 +107,13 @@ def read(
         >>> record = read(Path("results/bench-20261121T041500Z-nvidia-h200.jsonl"))
         >>> {row.kernel: row.median_us for row in record.benches if row.status == "timed"}
     """
-    chunks = chunks_of(path)
-    count, lines = number_of_lines(chunks), lines_of(chunks)
-    first = next(lines)
+    lines = lines_of(path)
+    first = _first_of(path, lines)
     header = header_of(path, first)
     rows: list[Row] = []
     keep, result = rows.append if into is None else into, 0
     end: RunEnd | None = None
-    start = len(first) + 1
+    number, start = 1, len(first) + 1
     for number, line in enumerate(lines, 2):
         if end is not None:
             raise RecordError(
@@ -124,7 +121,7 @@ def read(
                 "wrote one file or it was edited; run again"
             )
         value = line_of(path, number, line, header)
-        if value is None and number == count:
+        if value is None and next(lines, None) is None:
             problem = (
                 f"{shown(path)}: the last line is cut at byte {start + len(line):,}; "
                 f"{result:,} of {header.planned_rows:,} rows are whole"
@@ -143,7 +140,7 @@ def read(
         start += len(line) + 1
     if end is not None and end.rows != result:
         raise RecordError(
-            f"{shown(path)}, line {count}: the end line counts {end.rows} rows and the file "
+            f"{shown(path)}, line {number}: the end line counts {end.rows} rows and the file "
             f"has {result}, so lines were lost or added; run again"
         )
     return _record(path, header, rows, end, _problem(path, header, result, end))
@@ -215,7 +212,15 @@ def _problem(path: Path, header: RunHeader, rows: int, end: RunEnd | None) -> st
 
 def header_at(path: Path) -> RunHeader:
     """Read the header of a record alone. Raises RecordError."""
-    return header_of(path, next(lines_of(chunks_of(path)), b""))
+    return header_of(path, _first_of(path, lines_of(path)))
+
+
+def _first_of(path: Path, lines: Iterator[bytes]) -> bytes:
+    """Return the first line. Raises RecordError for a file of nothing but white space."""
+    first = next(lines, b"")
+    if not first.strip() and not any(map(bytes.strip, lines)):
+        raise RecordError(f"{shown(path)}: the file is empty, so it is no record; run again")
+    return first
 
 
 def header_of(path: Path, line: bytes) -> RunHeader:
@@ -302,19 +307,23 @@ def _quoted(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def chunks_of(path: Path) -> deque[bytes]:
-    """Yield the file's bytes, unpacked where its name ends in .gz, as large records are kept.
+def lines_of(path: Path) -> Iterator[bytes]:
+    """Yield the file's lines without their newlines, unpacked where its name ends in .gz.
 
     Raises:
         RecordError: it can't be read, or can be no record's.
     """
-    chunks: deque[bytes] = deque()
     size = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            while size <= _MOST_BYTES and (chunk := file.read(_CHUNK_BYTES)):
-                chunks.append(chunk)
-                size += len(chunk)
+            while line := file.readline(_MOST_BYTES + 1 - size):
+                size += len(line)
+                if size > _MOST_BYTES:
+                    raise RecordError(
+                        f"{shown(path)}: larger than {_MOST_BYTES >> 20:,} MiB, so it is no "
+                        "record; name another file"
+                    )
+                yield line.removesuffix(b"\n")
     except FileNotFoundError as error:
         raise RecordError(
             f"{shown(path)}: there is no such file; `accuracy` makes a record"
@@ -329,33 +338,6 @@ def chunks_of(path: Path) -> deque[bytes]:
         raise RecordError(
             f"{shown(path)}: it can't be read ({why(error)}); name a record"
         ) from error
-    if size > _MOST_BYTES:
-        raise RecordError(
-            f"{shown(path)}: larger than {_MOST_BYTES >> 20:,} MiB, so it is no record; name "
-            "another file"
-        )
-    if all(chunk.isspace() for chunk in chunks):
-        raise RecordError(f"{shown(path)}: the file is empty, so it is no record; run again")
-    return chunks
-
-
-def number_of_lines(chunks: deque[bytes]) -> int:
-    """Return how many lines the chunks hold; a last one without its newline counts."""
-    return sum(chunk.count(b"\n") for chunk in chunks) + (not chunks[-1].endswith(b"\n"))
-
-
-def lines_of(chunks: deque[bytes]) -> Iterator[bytes]:
-    """Yield the lines without their newlines; takes each chunk out when its lines are read."""
-    begun: list[bytes] = []  # a line that goes on in the next chunk
-    while chunks:
-        first, *rest = chunks.popleft().split(b"\n")
-        begun.append(first)
-        if rest:
-            yield b"".join(begun)
-            begun = [rest.pop()]
-            yield from rest
-    if last := b"".join(begun):
-        yield last
 
 
 def why(error: Exception) -> str:

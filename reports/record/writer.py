@@ -8,6 +8,7 @@ header and whole rows; after a full disk or a lost machine the last line may be 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
 from kernel_workbench.reports.phrases import shown
-from kernel_workbench.reports.record.reader import STAMP, RecordError, chunks_of, why
+from kernel_workbench.reports.record.reader import STAMP, RecordError, lines_of, why
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,10 +106,10 @@ class RecordWriter:
         Raises RecordError, with the rows kept, where `end.rows` isn't the number written, or where
         the file isn't what was written: a kernel under test may have changed it.
         """
-        digest = hashlib.sha256()
-        for chunk in chunks_of(self.path):
-            digest.update(chunk)
-        if digest.digest() != self._written.digest():
+        digest = None
+        with suppress(OSError), self.path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").digest()
+        if digest != self._written.digest():
             self._close()
             raise RecordError(
                 f"{shown(self.path)}: something else wrote to the record while the run went on; "
@@ -176,7 +177,7 @@ class RecordContinuation(RecordWriter):
 
     def __init__(self, record: Record) -> None:
         self.path, self._rows, self._descriptor = record.path, len(record.every_row), -1
-        whole = b"".join(chunks_of(record.path)).split(b"\n")[: 1 + self._rows]
+        whole = itertools.islice(lines_of(record.path), 1 + self._rows)
         data = b"\n".join(whole) + b"\n"
         self._written = hashlib.sha256(data)
         try:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from kernel_workbench.reports.document.html import render_html
 from kernel_workbench.reports.document.model import Cell, Document, Table
-from kernel_workbench.reports.record import Record, RecordError, read, reader
+from kernel_workbench.reports.record import Record, RecordError, read
 from kernel_workbench.reports.report import part_of, print_report
 from kernel_workbench.reports.views import profile
 from kernel_workbench.reports.views.profile import profile_part
@@ -94,17 +94,3 @@ def test_page_of_many_windows_says_which_it_has(
     place = [column.title for column in windows().columns].index("state")
     states = [cells[place] for cells in windows().rows]
     assert states == [Cell("transient", None, "doubtful"), *[Cell("valid", None, "good")] * 4]
-
-
-def test_lines_of_a_file_are_whole_whatever_chunk_they_lie_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A line over many chunks, an end on a chunk's edge, and none at all."""
-    path = tmp_path / "lines"
-    for text in (b"one\n\ntwo\n", b"one\ntwo", b"\n\nx", b"a much longer line than a chunk\n"):
-        path.write_bytes(text)
-        for size in range(1, len(text) + 2):
-            monkeypatch.setattr(reader, "_CHUNK_BYTES", size)
-            chunks = reader.chunks_of(path)
-            assert reader.number_of_lines(chunks) == len(text.splitlines())
-            assert list(reader.lines_of(chunks)) == text.splitlines()
