@@ -23,7 +23,6 @@ from kernel_workbench.reports.record.reader import STAMP, RecordError, lines_of,
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
     from pydantic import BaseModel
 
@@ -130,12 +129,7 @@ class RecordWriter:
         """Return the writer; leaving without `close` leaves a record without an end line."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the descriptor; an end line is written by `close` alone."""
         self._close()
 
