@@ -12,7 +12,7 @@ import itertools
 import math
 import statistics
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kernel_workbench.reports.comparison.rule import (
     LEAST_PLACEMENTS,
@@ -168,7 +168,6 @@ class JudgedRow:
 
 
 _Reduced = TimedRow | JudgedRow | EnergyRow
-_AnyReduced = TypeVar("_AnyReduced", TimedRow, JudgedRow, EnergyRow)
 _AnyRow = TypeVar("_AnyRow", BenchRow, ProfileRow)
 
 
@@ -214,25 +213,20 @@ class RecordSide:
 
     def take(self, row: _Reduced) -> None:
         """Add a row, and of a timing that was measured how right it was."""
-        if isinstance(row, TimedRow):
-            first = self._first(self.speeds, row)
-            if first and self.figures == "measured" and row.row.status in ("timed", "wrong"):
-                bench_row = row.row
+        rows: dict[Key, Any] = self.energies
+        if not isinstance(row, EnergyRow):
+            rows = self.speeds if isinstance(row, TimedRow) else self.judged
+        if rows.setdefault(row.key, row) is not row:
+            self.twice += 1
+        elif isinstance(row, TimedRow) and self.figures == "measured":
+            bench_row = row.row
+            if bench_row.status in ("timed", "wrong"):
                 self.judged[row.key] = JudgedRow(
                     key=row.key,
                     status=bench_row.accuracy or "not checked",
                     worst_ratio=bench_row.worst_ratio,
                     gates=bench_row.gates,
                 )
-        elif isinstance(row, JudgedRow):
-            self._first(self.judged, row)
-        else:
-            self._first(self.energies, row)
-
-    def _first(self, rows: dict[Key, _AnyReduced], row: _AnyReduced) -> bool:
-        is_first = rows.setdefault(row.key, row) is row
-        self.twice += not is_first
-        return is_first
 
 
 def read_sides(path: Path) -> list[RecordSide]:
