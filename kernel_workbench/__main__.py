@@ -24,39 +24,33 @@ class _Suite:
     Attributes:
         module: the module that runs the suite.
         line: what the suite does, for --help.
-        words: the words that come before the user's options.
         needs: packages that the suite needs beside those of a report.
         extra: the extra of the installed package that has those packages.
     """
 
     module: str
     line: str
-    words: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     extra: str = ""
 
 
-_IN_PYTEST = "kernel_workbench.suites.run"
+_IN_PYTEST = "kernel_workbench.suites.run"  # its first argument is the suite's name
 _CALLING = ("torch", "triton", "pytest")
 _STATISTICS = ("scipy",)
 _SUITES = {
-    "accuracy": _Suite(_IN_PYTEST, "Verify kernels against float64.", ("accuracy",), _CALLING),
-    "search": _Suite(
-        _IN_PYTEST, "Draw cases until one breaks a kernel, and shrink it.", ("search",), _CALLING
-    ),
+    "accuracy": _Suite(_IN_PYTEST, "Verify kernels against float64.", _CALLING),
+    "search": _Suite(_IN_PYTEST, "Draw cases until one breaks a kernel, and shrink it.", _CALLING),
     "profile": _Suite(
         _IN_PYTEST,
         "Measure energy, power and clocks of kernels on a GPU.",
-        ("profile",),
-        (*_CALLING, *_STATISTICS),
-        "bench",
+        needs=(*_CALLING, *_STATISTICS),
+        extra="bench",
     ),
     "bench": _Suite(
         _IN_PYTEST,
         "Time kernels beside their peers on a GPU.",
-        ("bench",),
-        (*_CALLING, *_STATISTICS, "pytest_benchmark"),
-        "bench",
+        needs=(*_CALLING, *_STATISTICS, "pytest_benchmark"),
+        extra="bench",
     ),
     "fleet": _Suite(
         "kernel_workbench.suites.fleet",
@@ -130,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ignore_start_folder()
     os.environ["PYTEST_ADDOPTS"] = f"{_QUIET} {_BENCHMARK}" if name == "bench" else _QUIET
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    sys.argv[1:] = [*suite.words, *options]
+    sys.argv[1:] = [name, *options] if suite.module == _IN_PYTEST else options
     runpy.run_module(suite.module, run_name="__main__", alter_sys=True)
 
 
