@@ -26,28 +26,23 @@ if TYPE_CHECKING:
 Merge = Literal[
     "key", "common", "median", "sum", "smallest", "largest", "concatenated", "distinct", "any"
 ]
-# What a merged row has of the values that its processes know. None is no value.
-_MERGES: dict[Merge, Callable[[Sequence[Any]], Any]] = {
-    "key": lambda values: values[0],  # rows that differ in it aren't merged
-    "common": statistics.mode,  # of the values that come most often, the first
-    "median": statistics.median,
-    "sum": sum,
-    "smallest": min,
-    "largest": max,
-    "concatenated": lambda values: tuple(chain.from_iterable(values)),
-    "distinct": lambda values: tuple(dict.fromkeys(chain.from_iterable(values))),
-    "any": lambda values: values[0],  # a reason, which one process is enough to give
-}
-MERGE_WORDS: dict[Merge, str] = {
-    "key": "rows that differ in it aren't merged",
-    "common": "the value of most processes",
-    "median": "median",
-    "sum": "sum",
-    "smallest": "smallest",
-    "largest": "largest",
-    "concatenated": "those of every process, in order",
-    "distinct": "those of any process, each once",
-    "any": "the first process that has one",
+# What a merged row has of the values that its processes know, and in words. None is no value.
+MERGES: dict[Merge, tuple[Callable[[Sequence[Any]], Any], str]] = {
+    "key": (lambda values: values[0], "rows that differ in it aren't merged"),
+    "common": (statistics.mode, "the value of most processes"),  # of several such the first
+    "median": (statistics.median, "median"),
+    "sum": (sum, "sum"),
+    "smallest": (min, "smallest"),
+    "largest": (max, "largest"),
+    "concatenated": (
+        lambda values: tuple(chain.from_iterable(values)),
+        "those of every process, in order",
+    ),
+    "distinct": (
+        lambda values: tuple(dict.fromkeys(chain.from_iterable(values))),
+        "those of any process, each once",
+    ),
+    "any": (lambda values: values[0], "the first process that has one"),
 }
 # Units by the end of a field's name, the longest first.
 _UNITS = {
@@ -180,5 +175,5 @@ def merged(rows: Sequence[_Merged]) -> _Merged:
         if rule.merge is not None:
             own = (getattr(row, rule.merge_of or name) for row in rows)
             present = [value for value in own if value is not None]
-            values[name] = _MERGES[rule.merge](present) if present else None
+            values[name] = MERGES[rule.merge][0](present) if present else None
     return rows[0].model_copy(update=values)

@@ -33,7 +33,7 @@ from kernel_workbench.reports.record import (
     RunHeader,
 )
 from kernel_workbench.reports.record.row_field import (
-    MERGE_WORDS,
+    MERGES,
     MergedLine,
     declaration_of,
     fields_of,
@@ -111,7 +111,7 @@ def _rows(model: type) -> Iterator[list[str]]:
         if issubclass(model, MergedLine):
             rule = declaration_of(field)
             source = f" of {rule.merge_of}" if rule.merge_of else ""
-            cells[-1] = f"{MERGE_WORDS[rule.merge]}{source}" if rule.merge else ""
+            cells[-1] = f"{MERGES[rule.merge][1]}{source}" if rule.merge else ""
         yield [model.__name__, name, *map(_in_json, cells)]
 
 
