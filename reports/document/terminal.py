@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, chop_cells
-from rich.measure import Measurement
-from rich.style import Style
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -23,9 +20,10 @@ from kernel_workbench.reports.document.model import Cell, Table, trend_heights
 from kernel_workbench.reports.phrases import count, cut, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.align import VerticalAlignMethod
+    from rich.console import Console, JustifyMethod
 
     from kernel_workbench.reports.document.model import Column, Document, ReportPart, Tone
 
@@ -53,6 +51,7 @@ _SHARE = 7  # columns of a share beside its bar
 _BARS = " ▏▎▍▌▋▊▉█"
 _SPARKS = "▁▂▃▄▅▆▇█"
 _ASCII_SPARKS = "_.:-=+*#"
+_Block = tuple[list[Text], list[list[Text]]]  # the lines of titles, and of each row
 
 
 def print_document(document: Document, console: Console, *, details: bool = False) -> None:
@@ -83,9 +82,8 @@ def print_document(document: Document, console: Console, *, details: bool = Fals
         lines = [Text()] * bool(number) + head
         for layout in of_part:
             lines += layout.lines(layout.visible)
-        lines += _hidden_tables(
-            [cut(item.table.title) for item in of_part if not item.visible], console
-        )
+        hidden = [cut(item.table.title) for item in of_part if not item.visible]
+        lines += _hidden_tables(hidden, console.width)
         for line in lines:
             # As it is: a terminal may wrap a command, and the reader still copies one line.
             console.print(line, soft_wrap=True)
@@ -93,38 +91,35 @@ def print_document(document: Document, console: Console, *, details: bool = Fals
         console.print(line, soft_wrap=True)
 
 
-def _hidden_tables(titles: Sequence[str], console: Console) -> list[Text]:
-    """Name the tables that a screen has no room for."""
+def _hidden_tables(titles: Sequence[str], width: int) -> list[Text]:
+    """Name the tables that a screen has no room for, as many as one line has room for."""
     for named in range(len(titles), 0, -1):
         more = f"; {count(len(titles) - named, 'more table')}" if named < len(titles) else ""
         line = f"By --details: {'; '.join(titles[:named])}{more}"
-        if cell_len(line) <= console.width or named == 1:
-            return _text_lines(line, console.width, "dim")
+        if cell_len(line) <= width or named == 1:
+            return _text_lines(line, width, "dim")
     return []
 
 
-def _verdict(part: ReportPart, sentence: str) -> Text:
+def _badge(part: ReportPart) -> Text:
     badge = f" {part.verdict} ", _VERDICTS.get(part.tone, "bold reverse")
-    return Text.assemble(badge, f" {shown(sentence)}")
+    return Text.assemble(badge, " ")
 
 
 def _head(part: ReportPart, console: Console, *, titled: bool, details: bool) -> list[Text]:
     """Return the verdict, and the notes and facts below it."""
     width = console.width
     lines = _text_lines(part.title, width, "bold") if titled and part.title else []
-    badge = cell_len(part.verdict) + 3
-    first, *rest = folded(shown(part.sentence), width - badge)
-    lines += [_verdict(part, first), *(Text(" " * badge + line) for line in rest)]
+    lines += _text_lines(part.sentence, width, head=_badge(part))
     for note in part.notes:
-        lines += _text_lines(note, width, indent=2)
+        lines += _text_lines(note, width, head=Text("  "))
     facts = (*part.facts, *(part.environment if details else ()))
     lines += [Text()] * bool(facts)
-    labels = [shown(label) for label, _ in facts]
-    widest = max(map(cell_len, labels), default=0) + _GAP
-    for label, (_, text) in zip(labels, facts, strict=True):
-        first, *rest = folded(cut(text), width - widest)
-        lines.append(Text.assemble((label, "dim"), " " * (widest - cell_len(label)), first))
-        lines += [Text(" " * widest + line) for line in rest]
+    widest = max((cell_len(label) for label, _ in facts), default=0) + _GAP
+    for label, text in facts:
+        name = Text(label, "dim")
+        name.pad_right(widest - name.cell_len)
+        lines += _text_lines(text, width, head=name)
     return lines
 
 
@@ -132,19 +127,19 @@ def _end(part: ReportPart) -> list[Text]:
     if not part.closing:
         return []
     record = [Text(f"record: {shown(part.record)}")] if part.record else []
-    return [Text(), *record, _verdict(part, part.closing)]
+    return [Text(), *record, _badge(part) + Text(shown(part.closing))]
 
 
 def _fit(layouts: Sequence[_TableLayout], room: int) -> None:
     """Show as many rows of each table as a screen has room for, the first tables first."""
     for layout in layouts:
         layout.visible = min(layout.table.least, len(layout.table.rows))
-        room -= layout.height(layout.visible)
+        room -= len(layout.lines(layout.visible))
     for layout in layouts:
-        room += layout.height(layout.visible)
-        fitting = (rows for rows in _ends(layout.table, room) if layout.height(rows) <= room)
+        room += len(layout.lines(layout.visible))
+        fitting = (rows for rows in _ends(layout.table, room) if len(layout.lines(rows)) <= room)
         layout.visible = next(fitting, layout.visible)
-        room -= layout.height(layout.visible)
+        room -= len(layout.lines(layout.visible))
 
 
 def _ends(table: Table, room: int) -> Iterator[int]:
@@ -162,14 +157,6 @@ def _ends(table: Table, room: int) -> Iterator[int]:
             above, below = table.rows[rows - 1], table.rows[rows]
             if not headings or any(above[place] != below[place] for place in headings):
                 yield rows
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """The lines of some columns of a table: their titles, and each row's."""
-
-    head: list[Text]
-    rows: list[list[Text]]
 
 
 class _TableLayout:
@@ -198,20 +185,13 @@ class _TableLayout:
         self._below = [place for place in rest if _is_below(columns[place])]
         self._places = [place for place in rest if place not in self._below]
         self._indent = _GAP if self._groups else 0
-        self._widest = {
-            place: max((cell_len(self._plain(row[place].text)) for row in self._rows), default=0)
-            for place in self._places
-        }
+        self._full = {place: self._full_width(place) for place in self._places}
         self._bars = 6 if self._width < 110 else 10  # columns of a share's bar; 0: no bar
         blocks, self._dropped = self._fitted()
         self._blocks = [self._block(places) for places in blocks]
-        for row, lines in zip(self._rows, self._blocks[-1].rows, strict=True):
+        for row, lines in zip(self._rows, self._blocks[-1][1], strict=True):
             for place in self._below:
                 lines += self._lines_below(row[place], columns[place])
-
-    def height(self, rows: int) -> int:
-        """Return the number of lines that the first rows take."""
-        return len(self.lines(rows))
 
     def lines(self, rows: int) -> list[Text]:
         """Return the lines of the table's first rows, with its title; none of no rows."""
@@ -223,9 +203,9 @@ class _TableLayout:
         fits = last.cell_len + len(number) + 2 <= width
         lines = [Text(), *title]
         lines += [last.copy().append(f": {number}", "dim")] if fits else [last, Text(number)]
-        for place, block in enumerate(self._blocks):
-            lines += [Text()] * bool(place) + block.head
-            lines += [line for row in block.rows[:rows] for line in row]
+        for place, (head, lines_of_rows) in enumerate(self._blocks):
+            lines += [Text()] * bool(place) + head
+            lines += [line for row in lines_of_rows[:rows] for line in row]
         if rows < len(table.rows):
             hidden = f"{len(table.rows) - rows:,} more not shown; --details shows them"
             lines += _text_lines(hidden, width, "dim")
@@ -259,81 +239,103 @@ class _TableLayout:
     def _total(self, places: Sequence[int]) -> int:
         return self._indent + sum(map(self._least, places)) + _GAP * (len(places) - 1)
 
+    def _full_width(self, place: int) -> int:
+        """Return the columns of the terminal in which no text or line of a column is cut."""
+        column, cells = self.table.columns[place], [row[place] for row in self._rows]
+        if column.kind == "trend":
+            return min(_TREND, max((len(cell.trend) for cell in cells), default=0))
+        title = 0 if column.is_figure else cell_len(column.title)
+        return max(title, 0, *(cell_len(self._plain(cell.text)) for cell in cells))
+
     def _least(self, place: int) -> int:
         """Return the columns of the terminal that a column takes at the least."""
-        column, widest = self.table.columns[place], self._widest[place]
+        column, full = self.table.columns[place], self._full[place]
         if column.kind == "trend":
             return _NAME
         if column.is_figure:
             bar = self._bars + 1 if column.kind == "share" and self._bars else 0
-            widest = max(widest, _SHARE) + bar if bar else widest
-            return max(widest, *map(cell_len, self._title(place, widest)))
+            full = max(full, _SHARE) + bar if bar else full
+            return max(full, *map(cell_len, self._title(place, full)))
         # A row's name, which comes first, may take a third of the width before it is folded.
         most = max(_NAME, self._width // 3) if place == self._places[0] else _NAME
-        return min(most, max(widest, cell_len(column.title)))
+        return min(most, full)
+
+    def _widths(self, places: Sequence[int]) -> dict[int, int]:
+        """Return the columns of the terminal that each column takes, by its place.
+
+        Names have the room that figures leave; other texts share the rest.
+        """
+        widths = {place: self._least(place) for place in places}
+        spare = self._width - self._total(places)
+        texts = [place for place in places if not self.table.columns[place].is_figure]
+        texts.sort(key=lambda place: (place != places[0], self._full[place]))
+        for number, place in enumerate(texts):
+            share = spare if place == places[0] else spare // (len(texts) - number)
+            more = max(0, min(self._full[place] - widths[place], share))
+            widths[place] += more
+            spare -= more
+        return widths
 
     def _title(self, place: int, width: int) -> list[str]:
-        title = self._plain(self.table.columns[place].title)
-        return folded(title, max(width, _TITLE, *map(cell_len, title.split())))
+        column = self.table.columns[place]
+        title = self._plain(column.title)
+        least = max(_TITLE, *map(cell_len, title.split())) if column.is_figure else 0
+        return folded(title, max(width, least))
 
     def _block(self, places: Sequence[int]) -> _Block:
-        """Let rich lay out some columns, and give each line to its row."""
-        grid = Grid(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="italic")
-        spare = max(0, self._width - self._total(places))
-        for place in places:
-            column, least = self.table.columns[place], self._least(place)
-            if column.is_figure:
-                title = Text("\n".join(self._title(place, self._widest[place])))
-                grid.add_column(title, justify="right", no_wrap=True, min_width=least)
-                continue
-            # Names have the room that figures leave, other texts share the rest.
-            is_name = place == places[0] and column.kind == "text"
-            full = max(self._widest[place], cell_len(column.title))
-            width = min(full, least + spare) if is_name else None
-            grid.add_column(_Folded(self._plain(column.title), ""), width=width, min_width=least)
-        for number, row in enumerate(self._rows):
-            cells = [self._cell(row[place], self.table.columns[place]) for place in places]
-            grid.add_row(*cells, style=Style(meta={"row": number}))
-        width = max(self._width, self._total(places)) - self._indent
-        options = self._console.options.update(width=width)
-        block = _Block([], [[] for _ in self._rows])
-        place_of_row: int | None = None
-        for segments in self._console.render_lines(grid, options, pad=False):
-            line = Text(" " * self._indent)
-            for text, style, _ in segments:
-                place_of_row = style.meta.get("row", place_of_row) if style else place_of_row
-                line.append(text, style)
-            line.rstrip()
-            (block.head if place_of_row is None else block.rows[place_of_row]).append(line)
-        rule = max(map(len, (*block.head, *(line for lines in block.rows for line in lines))))
-        block.head.append(Text(("-" if self._ascii else "─") * min(rule, self._width), "dim"))
+        """Return the lines of some columns' titles, and those of each row."""
+        widths = self._widths(places)
+        titles = [Text("\n".join(self._title(*item)), "italic") for item in widths.items()]
+        head = self._grid(titles, widths, "bottom")
+        rows = [
+            self._grid([self._cell(row, *item) for item in widths.items()], widths)
+            for row in self._rows
+        ]
+        rule = max(map(len, chain(head, *rows)))
+        head.append(Text(("-" if self._ascii else "─") * min(rule, self._width), "dim"))
         previous = ""
-        for number, row_cells in enumerate(self._rows):
-            heading = ", ".join(filter(None, (cut(row_cells[at].text) for at in self._groups)))
+        for row, lines in zip(self._rows, rows, strict=True):
+            heading = ", ".join(filter(None, (cut(row[at].text) for at in self._groups)))
             if heading != previous:
-                block.rows[number][:0] = _text_lines(heading, self._width, "bold")
+                lines[:0] = _text_lines(heading, self._width, "bold")
             previous = heading
-        return block
+        return head, rows
 
-    def _cell(self, cell: Cell, column: Column) -> RenderableType:
-        """Return a cell as rich shows it, a share beside its bar."""
+    def _grid(
+        self, cells: Iterable[Text], widths: dict[int, int], vertical: VerticalAlignMethod = "top"
+    ) -> list[Text]:
+        """Return cells side by side, as the lines that rich makes of them."""
+        grid = Grid.grid(padding=(0, _GAP, 0, 0), pad_edge=False)
+        for place, width in widths.items():
+            side: JustifyMethod = "right" if self.table.columns[place].is_figure else "left"
+            grid.add_column(justify=side, vertical=vertical, width=width, no_wrap=True)
+        grid.add_row(*cells)
+        options = self._console.options.update(width=sum(widths.values()) + _GAP * len(widths))
+        lines = []
+        for segments in self._console.render_lines(grid, options, pad=False):
+            texts = ((text, style or "") for text, style, _ in segments)
+            lines.append(Text.assemble(" " * self._indent, *texts))
+            lines[-1].rstrip()
+        return lines
+
+    def _cell(self, row: Sequence[Cell], place: int, width: int) -> Text:
+        """Return a cell in so many columns of the terminal, a share beside its bar."""
+        cell, column = row[place], self.table.columns[place]
         text, style = self._plain(cell.text), _STYLES[cell.tone]
         if column.kind == "trend" and cell.trend:
-            return _Trend(cell.trend, plain=self._ascii)
-        if not column.is_figure:
-            return _Folded(text, style)
+            return Text(_sparkline(cell.trend, width, plain=self._ascii))
         if column.kind == "share" and self._bars and cell.value is not None:
             bar = _bar(cell.value, self._bars, plain=self._ascii)
             return Text.assemble((bar, "cyan"), " ", (f"{text:>{_SHARE}}", style))
-        return Text(text, style)
+        return Text(text if column.is_figure else "\n".join(folded(text, width)), style)
 
     def _lines_below(self, cell: Cell, column: Column) -> list[Text]:
         if not cell.text:
             return []
-        indent = self._indent + 2
+        indent = Text(" " * (self._indent + 2))
         if column.kind == "command":  # on one line, so that it can be copied
-            return [Text(" " * indent + shown(cell.text), style="cyan")]
-        return _text_lines(self._plain(cell.text), self._width, _STYLES[cell.tone], indent=indent)
+            return [indent + Text(shown(cell.text), "cyan")]
+        return _text_lines(self._plain(cell.text), self._width, _STYLES[cell.tone], indent)
 
     def _plain(self, text: str) -> str:
         """Return the text with its signs spelled in ASCII for a terminal that has no others."""
@@ -341,42 +343,18 @@ class _TableLayout:
         return line.replace("±", "+-").replace("°C", "C") if self._ascii else line
 
 
-@dataclass(frozen=True, slots=True)
-class _Folded:
-    """A text that rich folds at spaces and at hyphens, as a case's id needs."""
-
-    text: str
-    style: str
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        yield Text("\n".join(folded(self.text, options.max_width)), self.style)
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(1, max(cell_len(self.text), 1))
-
-
-@dataclass(frozen=True, slots=True)
-class _Trend:
-    """Values over time as a line of blocks, as long as there is room for."""
-
-    values: Sequence[float | None]
-    plain: bool
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        yield Text(_sparkline(self.values, options.max_width, plain=self.plain))
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(1, min(len(self.values), _TREND))
-
-
 def _is_below(column: Column) -> bool:
     return column.below or column.kind == "command"
 
 
-def _text_lines(text: str, width: int, style: str = "", *, indent: int = 0) -> list[Text]:
-    """Return a text in as many lines as it takes, each `indent` columns in."""
-    lines = folded(cut(text), width - indent)
-    return [Text.assemble(" " * indent, (line, style)) for line in lines]
+def _text_lines(text: str, width: int, style: str = "", head: Text | None = None) -> list[Text]:
+    """Return a text in as many lines as it takes, to the right of a head."""
+    head = head or Text()
+    first, *rest = folded(cut(text), width - head.cell_len)
+    return [
+        head + Text(first, style),
+        *(Text(" " * head.cell_len).append(line, style) for line in rest),
+    ]
 
 
 def folded(text: str, width: int) -> list[str]:
