@@ -668,33 +668,25 @@ def ulp_shares(record: Record) -> list[tuple[Key, list[float]]]:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class Property:
-    """One property of a kernel's bits, as declared and as measured.
+class Property(NamedTuple):
+    """A property of a kernel's bits.
 
     Attributes:
+        text: measured, declared: `yes`, `yes, declared`, `no, declared not to be`, `not tried`.
         declared: None where the kernel says nothing.
-        measured: "yes", "no" or "not tried".
         row: the first case that says no.
         reason: the element that shows it there.
     """
 
+    text: str
     declared: bool | None
-    measured: str
-    row: AccuracyRow | None = None
-    reason: str | None = None
-
-    @property
-    def text(self) -> str:
-        """`yes`, `yes, declared`, `no, declared not to be`, `not tried`."""
-        if self.declared is None:
-            return self.measured
-        return f"{self.measured}, declared" + ("" if self.declared else " not to be")
+    row: AccuracyRow | None
+    reason: str | None
 
     @property
     def is_broken(self) -> bool:
         """True if the kernel declares what isn't so."""
-        return self.measured == "no" and self.declared is True
+        return self.row is not None and self.declared is True
 
 
 def kernel_properties(record: Record) -> dict[Key, dict[str, Property]]:
@@ -716,17 +708,20 @@ def kernel_properties(record: Record) -> dict[Key, dict[str, Property]]:
 
 def _measured_property(name: str, value: object, rows: Sequence[AccuracyRow]) -> Property:
     declared = value if isinstance(value, bool) else None
-    if name == "bitwise-repeatable" and declared:
-        broken = next((row for row in rows if row.rule == "not repeatable"), None)
-        if broken is not None:
-            return Property(declared, "no", broken, broken.reason)
-        judged = any(row.status != "failed" for row in rows)
-        return Property(declared, "yes" if judged else "not tried")
-    tried = [(row, trial) for row in rows for trial in row.invariance if trial.name == name]
-    for row, trial in tried:
-        if not trial.holds:
-            return Property(declared, "no", row, trial.reason)
-    return Property(declared, "yes" if tried else "not tried")
+    tried = [
+        (row, trial.holds, trial.reason)
+        for row in rows
+        for trial in row.invariance
+        if trial.name == name
+    ]
+    if name == "bitwise-repeatable" and declared:  # the verdict's own rule tries it
+        broken = [(row, False, row.reason) for row in rows if row.rule == "not repeatable"]
+        tried = broken + [(row, True, None) for row in rows if row.status != "failed"]
+    failing = ((row, reason) for row, holds, reason in tried if not holds)
+    row, reason = next(failing, (None, None))
+    measured = "no" if row is not None else "yes" if tried else "not tried"
+    declaration = {None: "", True: ", declared", False: ", declared not to be"}[declared]
+    return Property(measured + declaration, declared, row, reason)
 
 
 def dtype_rank(label: str) -> tuple[int, str]:
@@ -831,20 +826,10 @@ class _View:
             column = Column(dtype.replace("_", " "), "number", _RATIO_NOTE, rank=int("_" in dtype))
             return column, lambda kernel: cell_of(alike.get((kernel[:2], dtype), ()))
 
-        def counted(title: str, rank: int, *statuses: Status) -> Field[_KernelRows]:
-            def number_of(kernel: _KernelRows) -> int | None:
-                times = sum(row.status in statuses for row in kernel.rows)
-                return times or (None if title == "no power" else 0)
+        def times(*statuses: Status) -> Callable[[_KernelRows], int]:
+            return lambda kernel: sum(row.status in statuses for row in kernel.rows)
 
-            failed = title == "failed"
-            return number(
-                title,
-                number_of,
-                note=_NO_POWER if title == "no power" else "",
-                rank=rank,
-                tone=lambda kernel: _failed_tone(kernel.rows) if failed else "",
-            )
-
+        powerless = times("no power")
         judged: Field[_KernelRows] = text(
             "judged",
             lambda kernel: Cell(kernel.judged, tone="" if kernel.judged == "all" else "doubtful"),
@@ -853,11 +838,13 @@ class _View:
             *self._names(lambda kernel: kernel[:2]),
             *([judged] if any(kernel.judged != "all" for kernel in kernels) else []),
             *map(of_dtype, sorted(dtypes, key=dtype_rank)),
-            counted("ran", 3, "passed", "failed", "no power"),
-            counted("passed", 5, "passed"),
-            counted("failed", 2, "failed"),
-            counted("no power", 6, "no power"),
-            counted("refused", 4, "refused"),
+            number("ran", times("passed", "failed", "no power"), rank=3),
+            number("passed", times("passed"), rank=5),
+            number(
+                "failed", times("failed"), rank=2, tone=lambda kernel: _failed_tone(kernel.rows)
+            ),
+            number("no power", lambda kernel: powerless(kernel) or None, note=_NO_POWER, rank=6),
+            number("refused", times("refused"), rank=4),
             text("origin", lambda kernel: kernel.origin, rank=7),
         ]
         is_beside = level == "details"
