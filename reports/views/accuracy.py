@@ -801,7 +801,7 @@ class _View:
         yield self._ulps()
         yield from self._variants()
         yield self._workspaces()
-        yield from self._properties()
+        yield self._properties()
         yield self._refusals()
         yield from self._coverage()
         yield self._slowest()
@@ -1072,28 +1072,30 @@ class _View:
         title = "Most memory beyond inputs and outputs, of kernels that declare it"
         return table_of(title, fields, workspaces(self._record), level="details")
 
-    def _properties(self) -> Iterator[Table]:
+    def _properties(self) -> Table:
         def of_name(name: str) -> Field[tuple[Key, dict[str, Property]]]:
-            return text(name, lambda item: _property_cell(item[1][name]))
+            def cell(item: tuple[Key, dict[str, Property]]) -> Cell:
+                measured = item[1][name]
+                return Cell(measured.text, tone="bad" if measured.is_broken else "")
 
-        properties = kernel_properties(self._record)
-        fields = [*self._names(lambda item: item[0]), *map(of_name, PROPERTIES)]
-        title = "Independence of bits, measured"
-        yield table_of(title, fields, properties.items(), level="details")
-        # A kernel that says itself that it depends on the batch needs no case that shows it.
-        examples = [
-            (key, name, f"{short_case(measured.row)}: {measured.reason}")
-            for key, of_kernel in properties.items()
-            for name, measured in of_kernel.items()
-            if measured.row is not None and measured.declared is not False
-        ]
-        example_fields: list[Field[tuple[Key, str, str]]] = [
+            return text(name, cell)
+
+        def examples(item: tuple[Key, dict[str, Property]]) -> str:
+            # A kernel that says itself that it depends on the batch needs no case that shows it.
+            return "; ".join(
+                f"not {name}: {short_case(measured.row)}: {measured.reason}"
+                for name, measured in item[1].items()
+                if measured.row is not None and measured.declared is not False
+            )
+
+        fields: list[Field[tuple[Key, dict[str, Property]]]] = [
             *self._names(lambda item: item[0]),
-            text("property", lambda item: f"not {item[1]}"),
-            text("one case", lambda item: item[2], below=True),
+            *map(of_name, PROPERTIES),
+            text("a case whose bits depend on more", examples, rank=1, below=True),
         ]
-        title = "Cases whose bits depend on more"
-        yield table_of(title, example_fields, examples, level="details")
+        properties = kernel_properties(self._record)
+        title = "Independence of bits, measured"
+        return table_of(title, fields, properties.items(), level="details")
 
     def _refusals(self) -> Table:
         fields: list[Field[RowGroup]] = [
@@ -1207,11 +1209,6 @@ def _ratio_field(title: str, value: Callable[[Any], float | None], note: str = "
         return Cell(ratio(result), result, "good" if result <= 1 else "bad")
 
     return Column(title, "number", note), cell
-
-
-def _property_cell(measured: Property) -> Cell:
-    line = measured.text if measured.row is None else f"{measured.text}: {short_case(measured.row)}"
-    return Cell(line, tone="bad" if measured.is_broken else "")
 
 
 def _wrong(row: AccuracyRow) -> str:

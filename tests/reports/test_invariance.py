@@ -83,8 +83,7 @@ def test_reports_show_the_table_and_the_counterexamples() -> None:
     record = _record(row, _row(OTHER.name, batch_invariant=True))
     page = markdown_of(record)
     assert "### Independence of bits, measured" in page
-    assert "| kernel | bitwise-repeatable | batch-invariant | device-independent |" in page
-    assert "no: " in page
+    assert "| kernel | bitwise-repeatable | batch-invariant | device-independent | " in page
     text = terminal(record)
     assert "Independence of bits, measured" in text
     assert "not batch-invariant" in text
