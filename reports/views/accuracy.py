@@ -73,7 +73,7 @@ PROPERTIES = {
 }
 _MOST_REASONS = 3
 _MOST_NAMED = 3
-_MOST_LISTED = 5  # slowest cases, and cases nearest to failing
+_MOST_LISTED = 5  # slowest cases
 _MOST_FAILURES = 10  # of three lines each: so many a terminal shows, however full the screen is
 _UNSERVED = "doesn't serve "  # begins a domain's refusal of options; their names follow
 _SEED = re.compile(r"-seed-?\d+$")
@@ -565,21 +565,6 @@ def _joint_refusal(rows: Sequence[AccuracyRow]) -> str:
     return joint_reason(reasons)
 
 
-def nearest_passes(record: Record) -> list[tuple[str, Worst]]:
-    """Return the rows nearest to failing that pass, each with the bound that it is nearest to.
-
-    Rows that gate come alone, where there are any: a baseline's margin is its author's concern.
-    """
-    passed = [row for row in record.rows if row.status == "passed"]
-    nearest = []
-    for row in [row for row in passed if row.gates] or passed:
-        by_rule = [(rule, largest) for rule in BOUND_RULES if (largest := worst([row], rule))]
-        if by_rule:
-            nearest.append(max(by_rule, key=lambda item: _rank(item[1].ratio)))
-    nearest.sort(key=lambda item: _rank(item[1].ratio), reverse=True)
-    return nearest[:_MOST_LISTED]
-
-
 class KernelVariants(NamedTuple):
     """The variants of a kernel that ran or that it lists.
 
@@ -797,7 +782,6 @@ class _View:
             [kernel for kernel in self._all if kernel.declares],
             level="details",
         )
-        yield self._nearest()
         yield self._ulps()
         yield from self._variants()
         yield self._workspaces()
@@ -992,21 +976,10 @@ class _View:
             _ratio_field("ratio", lambda item: item[2].ratio),
             text("output", lambda item: item[2].output),
             text("case", lambda item: short_case(item[2].row)),
+            command("command", lambda item: item[2].row.reproduce),
         ]
         title = "Largest error / bound of each kernel, and block / what an emulation allows"
         return table_of(title, fields, rows, level="details")
-
-    def _nearest(self) -> Table:
-        fields: list[Field[tuple[str, Worst]]] = [
-            *self._names(lambda item: (item[1].row.case.op, item[1].row.kernel)),
-            text("rule", lambda item: item[0]),
-            _ratio_field("ratio", lambda item: item[1].ratio),
-            text("output", lambda item: item[1].output),
-            text("case", lambda item: configured_case(item[1].row), below=True),
-            command("command", lambda item: item[1].row.reproduce),
-        ]
-        nearest = nearest_passes(self._record)
-        return table_of("The worst cases that pass", fields, nearest, level="details")
 
     def _ulps(self) -> Table:
         def of_place(place: int) -> Field[tuple[Key, list[float]]]:

@@ -79,7 +79,7 @@ def test_kernels_of_one_name_stand_under_their_ops(several: Record) -> None:
             *(OPS[2], "flash", "flash_wide"),
         ][:8]
     )
-    margins = text[text.index("\nLargest error") : text.index("\nThe worst cases")]
+    margins = text[text.index("\nLargest error") : text.index("\nDeclared arithmetic")]
     assert [line for line in margins.splitlines() if line.strip() in OPS] != []
     assert margins.count("  flash ") == 4  # of two ops, by two bounds each
     failed = text[text.index("\nFailures:") :].splitlines()

@@ -24,7 +24,6 @@ from kernel_workbench.reports.views.accuracy import (
     failures,
     headline,
     layout_family,
-    nearest_passes,
     refusals,
 )
 from tests.builders.accuracy_records import example_row, example_rows, write_example
@@ -298,14 +297,6 @@ def test_nan_is_worse_than_infinity(tmp_path: Path) -> None:
     (group,) = failures(record)
     assert math.isnan(group.largest)
     assert cell_of(rows).text == "FAIL NaN"
-
-
-def test_nearest_passes_rank_by_the_bound_they_are_nearest_to(tmp_path: Path) -> None:
-    """The largest of both ratios counts, of rows that gate."""
-    rows = [example_row(m=m, ratio=m / 10) for m in range(1, 8)]
-    rows.append(example_row("torch_native", ratio=0.99))
-    found = nearest_passes(record_of(tmp_path, rows))
-    assert [worst.ratio for _, worst in found] == [0.7, 0.6, 0.5, 0.4, 0.3]
 
 
 def test_markdown_keeps_its_budget_and_says_what_is_missing(tmp_path: Path) -> None:
