@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from kernel_workbench.reports.phrases import shown
 from kernel_workbench.reports.views.accuracy import configured_case, failing_output, headline
-from kernel_workbench.reports.views.run import environment_lines
+from kernel_workbench.reports.views.run import environment_lines, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,9 +27,7 @@ _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]") 
 def render_junit(record: Record) -> bytes:
     """Render the record as a UTF-8 JUnit document."""
     root = Element("testsuites", name="accuracy")
-    groups: dict[tuple[str, str], list[AccuracyRow]] = {}
-    for row in record.rows:
-        groups.setdefault((row.case.op, row.kernel), []).append(row)
+    groups = grouped(record.rows, lambda row: (row.case.op, row.kernel))
     for (op, kernel), rows in groups.items():
         suite = _suite(root, f"{op}.{kernel}", record)
         for row in rows:

@@ -34,6 +34,7 @@ from kernel_workbench.reports.views.row_columns import field_of, fields_in_order
 from kernel_workbench.reports.views.run import (
     baselines_of,
     environment_lines,
+    grouped,
     joint_reason,
     part_notes,
     parts_of,
@@ -75,6 +76,7 @@ _MOST_REASONS = 3
 _MOST_NAMED = 3
 _MOST_LISTED = 5  # slowest cases
 _MOST_FAILURES = 10  # of three lines each: so many a terminal shows, however full the screen is
+_NO_RULE, _NO_REASON = "no rule given", "no reason given"
 _UNSERVED = "doesn't serve "  # begins a domain's refusal of options; their names follow
 _SEED = re.compile(r"-seed-?\d+$")
 _MIXED = re.compile(r"(.+)_(.+)weight")  # a dtype's label, where the weight has another
@@ -158,7 +160,7 @@ def headline(record: Record) -> Headline:
     failed = sum(row.status == "failed" and row.gates for row in rows)
     beside = [row for row in rows if row.status == "failed" and not row.gates]
     gated = any(row.gates for row in rows)
-    ran = [row for row in rows if row.status != "refused"]
+    ran = _ran(rows)
     judged = [row for row in ran if row.status != "no power"]
     contradictions = sum(_contradicts(row) for row in rows)
     status = 0 if record.end is None else record.end.exit_status
@@ -206,11 +208,8 @@ def headline(record: Record) -> Headline:
     whose = _whose(record, beside)
     if beside:
         notes.append(_beside(whose, beside))
-    first = {(row.case.op, row.kernel): row for row in reversed(rows) if row.notes}
-    noted = Counter((row.case.op, row.kernel) for row in rows if row.notes)
-    for row in reversed(first.values()):
-        more = noted[row.case.op, row.kernel] - 1
-        more_cases = f" and {count(more, 'more case')}" if more else ""
+    for row, *more in grouped((row for row in rows if row.notes), _kernel_of).values():
+        more_cases = f" and {count(len(more), 'more case')}" if more else ""
         notes.append(f"{row.kernel} {'; it '.join(row.notes)} (on {row.case.id}{more_cases})")
     return Headline(verdict, _counts(record, failed, len(beside), whose), tuple(notes))
 
@@ -235,7 +234,7 @@ def _no_verdict(rows: Sequence[AccuracyRow]) -> str:
 
 def _whose(record: Record, rows: Sequence[AccuracyRow]) -> str:
     """Return whose these rows are, which failed and don't fail the run."""
-    can_fail = {(row.case.op, row.kernel) for row in rows} - baselines_of(record.header)
+    can_fail = set(map(_kernel_of, rows)) - baselines_of(record.header)
     if any(ACCEPTED in row.notes for row in rows):
         return "rows that can't fail the run"
     return "kernels that can't fail the run" if can_fail else "baselines"
@@ -244,14 +243,14 @@ def _whose(record: Record, rows: Sequence[AccuracyRow]) -> str:
 def _beside(whose: str, rows: Sequence[AccuracyRow]) -> str:
     if all(row.rule in BOUND_RULES for row in rows):
         return f"{whose}: {count(len(rows), 'row')} above the bound, which doesn't fail the run"
-    rules = Counter(row.rule or "no rule given" for row in rows)
+    rules = Counter(row.rule or _NO_RULE for row in rows)
     listed = ", ".join(f"{times:,} {rule}" for rule, times in rules.most_common())
     return f"{whose}: {count(len(rows), 'row')} failed ({listed}), which doesn't fail the run"
 
 
 def _counts(record: Record, failed: int, beside: int, whose: str) -> str:
     rows = record.rows
-    kernels = {(row.case.op, row.kernel) for row in rows}
+    kernels = set(map(_kernel_of, rows))
     baselines = len(kernels & baselines_of(record.header))
     own = len(kernels) - baselines
     named = [count(own, "kernel")] if own or not baselines else []
@@ -283,16 +282,15 @@ def _counts(record: Record, failed: int, beside: int, whose: str) -> str:
 
 def _parts(record: Record) -> list[str]:
     """Return a note for each kernel that ran and computes a part of its op."""
-    ran = {(row.case.op, row.kernel) for row in record.rows if row.status != "refused"}
-    return part_notes(record.header, ran)
+    return part_notes(record.header, set(map(_kernel_of, _ran(record.rows))))
 
 
 def _configurations_counted(record: Record) -> str:
     """Return `42 configurations besides dispatch's choice`; empty where none was judged."""
     configurations = {
-        (row.case.op, row.kernel, row.configuration)
-        for row in record.rows
-        if row.configuration is not None and row.status != "refused"
+        (*_kernel_of(row), row.configuration)
+        for row in _ran(record.rows)
+        if row.configuration is not None
     }
     number_of = count(len(configurations), "configuration")
     return f"{number_of} besides dispatch's choice" if configurations else ""
@@ -331,14 +329,11 @@ class ServedCases:
 
 def served(kernels: Iterable[KernelInfo], rows: Iterable[AccuracyRow]) -> tuple[ServedCases, ...]:
     """Count the cases that each kernel of ours and of the user's was asked for and ran."""
-    of_kernel: dict[Key, list[AccuracyRow]] = {}
-    for row in rows:
-        of_kernel.setdefault((row.case.op, row.kernel), []).append(row)
-    counts = []
+    of_kernel, counts = grouped(rows, _kernel_of), []
     for kernel in kernels:
         if kernel.origin != "baseline":
             own = of_kernel.get((kernel.op, kernel.name), [])
-            ran = [row for row in own if row.status != "refused"]
+            ran = _ran(own)
             example = next((row for row in ran if row.status == "passed"), ran[0] if ran else None)
             wanted, cases = (
                 len({_SEED.sub("", row.case.id) for row in part}) for part in (own, ran)
@@ -411,10 +406,15 @@ def by_kernel(record: Record) -> dict[Key, list[AccuracyRow]]:
     rank = {"ours": 0, "user": 1, "baseline": 2}
     ops = list(dict.fromkeys(info.op for info in record.header.kernels))
     listed = sorted(record.header.kernels, key=lambda info: (ops.index(info.op), rank[info.origin]))
-    groups: dict[Key, list[AccuracyRow]] = {(info.op, info.name): [] for info in listed}
-    for row in record.rows:
-        groups.setdefault((row.case.op, row.kernel), []).append(row)
-    return groups
+    return {(info.op, info.name): [] for info in listed} | grouped(record.rows, _kernel_of)
+
+
+def _kernel_of(row: AccuracyRow) -> Key:
+    return row.case.op, row.kernel
+
+
+def _ran(rows: Iterable[AccuracyRow]) -> list[AccuracyRow]:
+    return [row for row in rows if row.status != "refused"]
 
 
 def short_case(row: AccuracyRow) -> str:
@@ -519,36 +519,33 @@ class RowGroup:
 
 def failures(record: Record) -> tuple[RowGroup, ...]:
     """Group failed rows by kernel, rule and output: groups that gate first."""
-    groups: dict[tuple[str, str, str, str, bool], list[AccuracyRow]] = {}
-    rows_of = by_kernel(record)
-    for (op, name), rows in rows_of.items():
-        for row in rows:
-            if row.status == "failed":
-                largest = worst([row], row.rule) if row.rule in MEASURED_RULES else None
-                output = "" if largest is None else largest.output
-                key = (op, name, row.rule or "no rule given", output, row.gates)
-                groups.setdefault(key, []).append(row)
     result = []
-    for (op, name, rule, output, _), rows in sorted(
-        groups.items(), key=lambda item: not item[0][4]
-    ):
-        rows.sort(key=lambda row: plainness(row.case))
-        passed = [row.case for row in rows_of[op, name] if row.status == "passed"]
-        needs = shared_facts([row.case for row in rows], passed)
-        result.append(RowGroup(op, name, rule, tuple(rows), output, needs))
-    return tuple(result)
+    for (op, name), rows in by_kernel(record).items():
+        failed = [row for row in rows if row.status == "failed"]
+        passed = [row.case for row in rows if row.status == "passed"]
+        for (rule, output, _), group in grouped(failed, _broken).items():
+            group.sort(key=lambda row: plainness(row.case))
+            needs = shared_facts([row.case for row in group], passed)
+            result.append(RowGroup(op, name, rule, tuple(group), output, needs))
+    return tuple(sorted(result, key=lambda group: not group.gates))
+
+
+def _broken(row: AccuracyRow) -> tuple[str, str, bool]:
+    """Return the rule that a row broke, in which output, and whether it gates."""
+    largest = worst([row], row.rule) if row.rule in MEASURED_RULES else None
+    return row.rule or _NO_RULE, "" if largest is None else largest.output, row.gates
 
 
 def refusals(record: Record) -> tuple[RowGroup, ...]:
     """Group refused rows by kernel and reason, the most frequent reason of a kernel first."""
+
+    def alike(row: AccuracyRow) -> tuple[str, ...]:
+        reason = row.reason or _NO_REASON
+        return (_UNSERVED,) if reason.startswith(_UNSERVED) else reason_key(reason)
+
     result = []
     for (op, name), rows in by_kernel(record).items():
-        groups: dict[tuple[str, ...], list[AccuracyRow]] = {}
-        for row in rows:
-            if row.status == "refused":
-                reason = row.reason or "no reason given"
-                alike = (_UNSERVED,) if reason.startswith(_UNSERVED) else reason_key(reason)
-                groups.setdefault(alike, []).append(row)
+        groups = grouped((row for row in rows if row.status == "refused"), alike)
         result += [
             RowGroup(op, name, _joint_refusal(group), tuple(group))
             for group in sorted(groups.values(), key=len, reverse=True)
@@ -558,7 +555,7 @@ def refusals(record: Record) -> tuple[RowGroup, ...]:
 
 def _joint_refusal(rows: Sequence[AccuracyRow]) -> str:
     """Return the rows' reason, with N for the numbers that differ, or with all unserved options."""
-    reasons = [row.reason or "no reason given" for row in rows]
+    reasons = [row.reason or _NO_REASON for row in rows]
     if reasons[0].startswith(_UNSERVED):
         options = {name for reason in reasons for name in reason[len(_UNSERVED) :].split(", ")}
         return _UNSERVED + ", ".join(sorted(options))
@@ -591,11 +588,9 @@ class KernelVariants(NamedTuple):
     @property
     def sentence(self) -> str:
         """`18 of 20 taken`; `18 taken` of a kernel that doesn't list its variants."""
-        if not self.listed:
-            return f"{len(self.rows_of):,} taken"
-        ran = len(self.rows_of) - len(self.unlisted)
-        line = f"{ran:,} of {len(self.listed):,} taken"
-        return f"{line}, and {len(self.unlisted):,} that it doesn't list" if self.unlisted else line
+        ran, more = len(self.rows_of) - len(self.unlisted), len(self.unlisted)
+        line = f"{ran:,} of {len(self.listed):,} taken" if self.listed else f"{ran:,} taken"
+        return f"{line}, and {more:,} that it doesn't list" if more else line
 
 
 def kernel_variants(record: Record) -> list[KernelVariants]:
@@ -603,7 +598,7 @@ def kernel_variants(record: Record) -> list[KernelVariants]:
     listed_by = {(info.op, info.name): info.variants for info in record.header.kernels}
     result = []
     for key, rows in by_kernel(record).items():
-        ran = [row for row in rows if row.status != "refused"]
+        ran = _ran(rows)
         used: dict[str, list[AccuracyRow]] = {}
         for row in ran:
             for name in (row.variant or "").split():  # a kernel of several passes takes several
@@ -611,8 +606,7 @@ def kernel_variants(record: Record) -> list[KernelVariants]:
         # The refusals say more of a kernel whose every row was refused.
         listed = listed_by.get(key, ()) if ran else ()
         if listed or used:
-            in_order = [name for name in listed if name in used]
-            in_order += [name for name in used if name not in listed]
+            in_order = [name for name in dict.fromkeys((*listed, *used)) if name in used]
             result.append(KernelVariants(*key, listed, {name: used[name] for name in in_order}))
     return result
 
@@ -681,7 +675,7 @@ def kernel_properties(record: Record) -> dict[Key, dict[str, Property]]:
     declared = {(info.op, info.name): info.numerics for info in record.header.kernels}
     result = {}
     for key, rows in by_kernel(record).items():
-        ran = [row for row in rows if row.status != "refused"]
+        ran = _ran(rows)
         if ran:
             numerics = declared.get(key, {})
             result[key] = {
@@ -799,10 +793,8 @@ class _View:
     def _kernels(
         self, title: str, kernels: Sequence[_KernelRows], level: Level = "summary"
     ) -> Table:
-        alike: dict[tuple[Key, str], list[AccuracyRow]] = {}
-        for kernel in kernels:
-            for row in kernel.rows:
-                alike.setdefault((kernel[:2], row.case.dtype), []).append(row)
+        rows = (row for kernel in kernels for row in kernel.rows)
+        alike = grouped(rows, lambda row: (_kernel_of(row), row.case.dtype))
         dtypes = {dtype for (_, dtype), rows in alike.items() if _ran(rows)}
 
         def of_dtype(dtype: str) -> Field[_KernelRows]:
@@ -860,10 +852,8 @@ class _View:
         failed = [group for group in groups if group.gates]
         yield table_of("Failures", gating, failed, least=_MOST_FAILURES)
         # One line for a kernel: a baseline's failure is its author's concern.
-        by_rules: dict[Key, list[RowGroup]] = {}
-        for group in groups:
-            if not group.gates:
-                by_rules.setdefault((group.op, group.kernel), []).append(group)
+        beside_groups = [group for group in groups if not group.gates]
+        by_rules = grouped(beside_groups, lambda group: (group.op, group.kernel))
         beside: list[Field[tuple[Key, list[RowGroup]]]] = [
             *self._names(lambda item: item[0]),
             number("rows", lambda item: sum(len(group.rows) for group in item[1])),
@@ -872,7 +862,7 @@ class _View:
                 lambda item: ", ".join(f"{len(group.rows):,} {group.why}" for group in item[1]),
             ),
         ]
-        rows = [row for rules in by_rules.values() for group in rules for row in group.rows]
+        rows = [row for group in beside_groups for row in group.rows]
         title = f"Failures of {_whose(self._record, rows)}"
         yield table_of(title, beside, by_rules.items(), folded=True)
 
@@ -940,7 +930,7 @@ class _View:
         lines: dict[tuple[str, str], None] = {}
         for kernel in kernels:
             # A dtype of which a kernel refused every case is among the refusals alone.
-            ran = {dtype for row in kernel.rows if _ran([row]) for dtype, _ in places_of(row)}
+            ran = {dtype for row in _ran(kernel.rows) for dtype, _ in places_of(row)}
             lines |= {(kernel.name, dtype): None for dtype in sorted(ran, key=dtype_rank)}
             for row in kernel.rows:
                 for place in places_of(row):
@@ -1037,7 +1027,7 @@ class _View:
             return "good" if used <= declared else "bad"
 
         fields: list[Field[AccuracyRow]] = [
-            *self._names(lambda row: (row.case.op, row.kernel)),
+            *self._names(_kernel_of),
             number("taken", lambda row: row.workspace_bytes, memory, tone=tone),
             number("declared", lambda row: row.declared_workspace_bytes, memory),
             text("case", short_case),
@@ -1088,9 +1078,7 @@ class _View:
 
     def _coverage(self) -> Iterator[Table]:
         """Yield the pairs that met, where the run was asked for them."""
-        met: dict[Key, list[CoverageRow]] = {}
-        for row in self._record.coverage:
-            met.setdefault((row.op, row.kernel), []).append(row)
+        met = grouped(self._record.coverage, lambda row: (row.op, row.kernel))
         fields: list[Field[tuple[Key, list[CoverageRow]]]] = [
             *self._names(lambda item: item[0]),
             number("cases", lambda item: item[1][0].cases),
@@ -1110,13 +1098,12 @@ class _View:
             return None if row.call_s is None or math.isnan(row.call_s) else row.call_s
 
         fields: list[Field[AccuracyRow]] = [
-            *self._names(lambda row: (row.case.op, row.kernel)),
+            *self._names(_kernel_of),
             field_of(AccuracyRow, "duration_s", lambda row: row),
             number("first call", first_call, duration),
             text("case", short_case),
         ]
-        rows = [row for row in self._record.rows if _ran([row])]
-        rows.sort(key=lambda row: _rank(row.duration_s), reverse=True)
+        rows = sorted(_ran(self._record.rows), key=lambda row: _rank(row.duration_s), reverse=True)
         title = f"Time taken: {total_duration(self._record)}; the slowest cases"
         return table_of(title, fields, rows[:_MOST_LISTED], level="details")
 
@@ -1125,7 +1112,7 @@ class _View:
             return lambda row: _worst_ratio([row], rule)
 
         fields: list[Field[AccuracyRow]] = [
-            *self._names(lambda row: (row.case.op, row.kernel)),
+            *self._names(_kernel_of),
             text("case", short_case),
             text("status", lambda row: Cell(row.status, tone=_TONES[row.status])),
             _ratio_field("deterministic", worst_of("deterministic bound")),
@@ -1135,16 +1122,12 @@ class _View:
         return table_of("Every row", fields, self._record.rows, level="page", folded=True)
 
 
-def _ran(rows: Iterable[AccuracyRow]) -> bool:
-    return any(row.status != "refused" for row in rows)
-
-
 def cell_of(rows: Sequence[AccuracyRow]) -> Cell:
     """Return a cell of rows: whether they pass, and their largest error / deterministic bound."""
     if not rows:
         return Cell("-", tone="dim")
     failed = [row for row in rows if row.status == "failed"]
-    value = _worst_ratio((row for row in rows if _ran([row])), "deterministic bound")
+    value = _worst_ratio(_ran(rows), "deterministic bound")
     if failed:
         gates = any(row.gates for row in failed)
         return Cell(_failed_text(failed), value, "bad" if gates else "doubtful")

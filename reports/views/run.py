@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kernel_workbench.reports.commands import program_of
 from kernel_workbench.reports.document.model import ReportPart
 from kernel_workbench.reports.phrases import count, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from kernel_workbench.reports.document.model import Figure, Table, Tone
     from kernel_workbench.reports.record import Environment, Record, RunHeader
 
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 _NUMBER = re.compile(
     r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)"
 )  # whole words: not the 16 of float16
@@ -52,6 +54,14 @@ def record_part(
         record=str(record.path),
         closing=f"{found}; {_look_closer(record)}",
     )
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return the items by their key; keys and items keep their order."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def total_duration(record: Record) -> str:
