@@ -11,7 +11,6 @@ import base64
 import hashlib
 import html
 import math
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,6 @@ _SCRIPT = Path(__file__).with_name("page.js")
 _LONGEST_COMMAND = 10_000  # characters: it is to be copied whole
 _SHORT = 44  # characters that a cell has on one line; a longer text may take several
 _AT_ONCE = 300  # rows: a browser takes seconds to lay out thousands, and sorts them unseen
-_AS_IT_IS = re.compile("[^&<>\"']*").fullmatch  # in HTML
 _TALL = 40  # rows up to which a table isn't scrolled in a box of its own
 _SEARCHED = 12  # rows from which a table is worth searching
 
@@ -57,8 +55,6 @@ def render_html(document: Document) -> str:
 
 def escaped(text: str, longest: int = LONGEST) -> str:
     """Return `text` as HTML shows it literally, cut where it is longer than anyone reads."""
-    if len(text) <= longest and text.isprintable():  # as nearly all are
-        return text if _AS_IT_IS(text) else html.escape(text)
     return html.escape(cut(text, longest))
 
 
