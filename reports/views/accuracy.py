@@ -888,29 +888,23 @@ class _View:
 
         A case stands under each of its options, with the dtypes of a kernel taken together.
         """
-        for op in dict.fromkeys(kernel.op for kernel in self._all if _ran(kernel.rows)):
-            kernels = [kernel for kernel in self._all if kernel.op == op and _ran(kernel.rows)]
-            layouts = dict.fromkeys(
-                layout_family(row.case.layout) for kernel in kernels for row in kernel.rows
-            )
-            # Contiguous is what the others are read against, so it comes first.
-            families = sorted(layouts, key=lambda family: family != "contiguous")
-            title = f"{op}: error / bound by dtype and layout"
+        ran = [kernel for kernel in self._all if _ran(kernel.rows)]
+        for op, kernels in grouped(ran, lambda kernel: kernel.op).items():
+            cases = [row.case for kernel in kernels for row in kernel.rows]
+            layouts = dict.fromkeys(layout_family(case.layout) for case in cases)
             yield self._matrix(
-                title,
+                f"{op}: error / bound by dtype and layout",
                 kernels,
-                families,
+                # Contiguous is what the others are read against, so it comes first.
+                sorted(layouts, key=lambda family: family != "contiguous"),
                 lambda row: [(row.case.dtype, layout_family(row.case.layout))],
             )
-            options = {
-                name for kernel in kernels for row in kernel.rows for name in row.case.options
-            }
+            options = {name for case in cases for name in case.options}
             if options:
-                families = [NO_OPTION, *sorted(options)]
                 yield self._matrix(
                     f"{op}: error / bound by option",
                     kernels,
-                    families,
+                    [NO_OPTION, *sorted(options)],
                     lambda row: [("", name) for name in row.case.options or (NO_OPTION,)],
                 )
 
