@@ -40,20 +40,9 @@ class CommandLine(argparse.ArgumentParser):
     """
 
     def __init__(
-        self,
-        *,
-        prog: str,
-        usage: str | None = None,
-        description: str | None = None,
-        formatter_class: type[argparse.HelpFormatter] = argparse.HelpFormatter,
+        self, *, prog: str, usage: str | None = None, description: str | None = None
     ) -> None:
-        super().__init__(
-            prog=prog,
-            usage=usage,
-            description=description,
-            formatter_class=formatter_class,
-            allow_abbrev=False,
-        )
+        super().__init__(prog, usage, description, allow_abbrev=False)
 
     def read(self, arguments: Sequence[str] | None = None) -> argparse.Namespace:
         """Return the options that the arguments give; none: those of the process."""
@@ -67,11 +56,7 @@ class CommandLine(argparse.ArgumentParser):
 
     def unknown(self, name: str) -> str:
         """Return a sentence that names the option nearest to an unknown one."""
-        long_names = [
-            long_names[2:]
-            for long_names in self._option_string_actions
-            if long_names.startswith("--")
-        ]
+        long_names = [own[2:] for own in self._option_string_actions if own.startswith("--")]
         long = name.lstrip("-") if name.startswith("--") else ""
         close = difflib.get_close_matches(long, long_names, n=1)
         advice = f"did you mean --{close[0]}?" if close else f"{self.prog} --help lists them"

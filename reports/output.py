@@ -97,17 +97,14 @@ def run_alone(main: Callable[[], int]) -> NoReturn:
     sys.exit(status)
 
 
-def report_console(width: int | None = None) -> Console:
-    """Return the console that a report goes to.
+def report_console(width: int | None = None, stream: TextIO | None = None) -> Console:
+    """Return the console that a report goes to, which outlasts its reader.
 
     Args:
         width: its columns. None: those of COLUMNS or of the terminal, or 120 in a log.
+        stream: what the console writes to. None: stdout.
     """
-    return console(sys.stdout, width)
-
-
-def console(stream: TextIO, width: int | None = None) -> Console:
-    """Return a console on a stream, which outlasts the stream's reader; arguments as above."""
+    stream = stream or sys.stdout
     return Console(file=lasting(stream), width=width or _columns(stream), height=_LINES)
 
 

@@ -152,11 +152,8 @@ def _summary(window: Window) -> str:
 
 def main() -> int:
     """Run the checks, print their results, and return the exit status."""
-    parser = CommandLine(
-        prog="python -m studies.power_check",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandLine(prog="python -m studies.power_check", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
         "--seconds", type=number(2, 600), default=6.0, help="length of the matmul (default 6)"
     )

@@ -10,7 +10,7 @@ from typing import Self
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from kernel_workbench.reports.output import console, lasting
+from kernel_workbench.reports.output import lasting, report_console
 
 _LINE_EVERY_S = 15.0
 _REDRAW_EVERY_S = 0.1
@@ -30,7 +30,7 @@ class Progress:
             MofNCompleteColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.description}", markup=False),
-            console=console(sys.stderr),
+            console=report_console(stream=sys.stderr),
             transient=True,
             auto_refresh=False,
             redirect_stdout=False,

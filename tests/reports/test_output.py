@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_workbench.reports.output import LastingOutput, console
+from kernel_workbench.reports.output import LastingOutput, report_console
 from tests import ROOT
 
 _RECORD = ROOT / "docs" / "gallery" / "published-b200.jsonl"
@@ -23,11 +23,11 @@ def test_columns_that_are_no_width_are_as_if_not_set(
     """Rich would draw nothing, or raise."""
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.delenv("LINES", raising=False)
-    width = console(io.StringIO()).width
+    width = report_console(stream=io.StringIO()).width
     with monkeypatch.context() as patch:  # pytest reads them, too, when the test has ended
         patch.setenv("COLUMNS", columns)
         patch.setenv("LINES", columns)
-        assert console(io.StringIO()).width == width > 0
+        assert report_console(stream=io.StringIO()).width == width > 0
 
 
 @pytest.mark.parametrize(("columns", "width"), [("5", 20), ("77", 77), ("999999999", 10_000)])
@@ -36,7 +36,7 @@ def test_columns_are_kept_to_what_a_report_can_have(
 ) -> None:
     """As --width is."""
     monkeypatch.setenv("COLUMNS", columns)
-    assert console(io.StringIO()).width == width
+    assert report_console(stream=io.StringIO()).width == width
 
 
 def test_output_outlasts_its_reader() -> None:
