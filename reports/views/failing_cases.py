@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from kernel_workbench.reports.record import CaseInfo
 
@@ -76,39 +76,30 @@ def _separating(failing: Sequence[CaseInfo], passing: Sequence[CaseInfo]) -> tup
 
 def _facts(failing: Sequence[CaseInfo], passing: Sequence[CaseInfo]) -> dict[str, list[int]]:
     """By fact that every failing case has: the places of the passing cases that have it too."""
-    first = failing[0]
-    shared: dict[str, list[int]] = {}
-
-    def add(fact: str, holds: list[bool], among: list[bool]) -> None:
-        if all(holds):
-            shared[fact] = [place for place, has in enumerate(among) if has]
-
-    for option in first.options:
-        has = [[option in case.options for case in cases] for cases in (failing, passing)]
-        add(option, *has)
-    for what, name in (("dtype", ""), ("layout", "layout "), ("distribution", "values ")):
-        value = getattr(first, what)
-        has = [[getattr(case, what) == value for case in cases] for cases in (failing, passing)]
-        add(f"{name}{value}", *has)
-    add(
-        "a layout that isn't contiguous",
-        [case.layout != "contiguous" for case in failing],
-        [case.layout != "contiguous" for case in passing],
-    )
-    for size in first.sizes:
+    ranges = {}
+    for size in failing[0].sizes:
         if all(size in case.sizes for case in (*failing, *passing)):
-            mine = [case.sizes[size] for case in failing]
-            its = [case.sizes[size] for case in passing]
-            least, most = min(mine), max(mine)
-            if least == most:
-                add(f"{size} of {least:,}", [True], [value == least for value in its])
-                continue
-            add(f"{size} of {least:,} or more", [True], [value >= least for value in its])
-            add(f"{size} of {most:,} or less", [True], [value <= most for value in its])
-            for divisor in _DIVISORS:
-                add(
-                    f"{size} no multiple of {divisor}",
-                    [value % divisor != 0 for value in mine],
-                    [value % divisor != 0 for value in its],
-                )
-    return shared
+            values = [case.sizes[size] for case in failing]
+            ranges[size] = min(values), max(values)
+    first, *rest = (_facts_of(case, ranges) for case in failing)
+    among = [_facts_of(case, ranges) for case in passing]
+    return {
+        fact: [place for place, facts in enumerate(among) if fact in facts]
+        for fact in first
+        if all(fact in facts for facts in rest)
+    }
+
+
+def _facts_of(case: CaseInfo, ranges: Mapping[str, tuple[int, int]]) -> list[str]:
+    """Return what is so of a case, its sizes beside the least and the most of failing cases."""
+    facts = [*case.options, case.dtype, f"layout {case.layout}", f"values {case.distribution}"]
+    facts += ["a layout that isn't contiguous"] * (case.layout != "contiguous")
+    for size, (least, most) in ranges.items():
+        value = case.sizes[size]
+        if least == most:
+            facts += [f"{size} of {least:,}"] * (value == least)
+            continue
+        facts += [f"{size} of {least:,} or more"] * (value >= least)
+        facts += [f"{size} of {most:,} or less"] * (value <= most)
+        facts += [f"{size} no multiple of {divisor}" for divisor in _DIVISORS if value % divisor]
+    return facts
