@@ -270,11 +270,14 @@ def _counts(record: Record, failed: int, beside: int, whose: str) -> str:
         sentence += f", {statuses['no power']:,} with no power (bounds too wide to judge by)"
     sentence += f", {statuses['refused']:,} refused"
     parts = len(_parts(record))
+    forced = [row for row in _ran(rows) if row.configuration is not None]
+    configured = {(_kernel_of(row), row.configuration) for row in forced}
+    number_of = count(len(configured), "configuration")
     also = (
         f"in {total_duration(record)}",
         f"{count(parts, 'kernel')} judged in part" if parts else "",
         variants_counted(record),
-        _configurations_counted(record),
+        f"{number_of} besides dispatch's choice" if configured else "",
         _thin_clause(record),
     )
     return f"{sentence}, " + "; ".join(filter(None, also))
@@ -283,17 +286,6 @@ def _counts(record: Record, failed: int, beside: int, whose: str) -> str:
 def _parts(record: Record) -> list[str]:
     """Return a note for each kernel that ran and computes a part of its op."""
     return part_notes(record.header, set(map(_kernel_of, _ran(record.rows))))
-
-
-def _configurations_counted(record: Record) -> str:
-    """Return `42 configurations besides dispatch's choice`; empty where none was judged."""
-    configurations = {
-        (*_kernel_of(row), row.configuration)
-        for row in _ran(record.rows)
-        if row.configuration is not None
-    }
-    number_of = count(len(configurations), "configuration")
-    return f"{number_of} besides dispatch's choice" if configurations else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,16 +454,20 @@ def _rank(value: float) -> tuple[bool, float]:
     return (True, 0.0) if math.isnan(value) else (False, value)
 
 
+def _breach(row: AccuracyRow) -> Worst | None:
+    """Return the error that a failed row failed for; None where its rule measures none."""
+    return worst([row], row.rule) if row.rule in MEASURED_RULES else None
+
+
 def failing_ratio(row: AccuracyRow) -> float:
     """Return the ratio that ranks a failed row; infinite where its rule measures no error."""
-    largest = worst([row], row.rule) if row.rule in MEASURED_RULES else None
+    largest = _breach(row)
     return math.inf if largest is None else largest.ratio
 
 
 def failing_output(row: AccuracyRow) -> str | None:
     """Return what the worst output of a failed row is and should be, on one line."""
-    rule = row.rule if row.rule in MEASURED_RULES else "deterministic bound"
-    largest = worst([row], rule) or worst([row], "deterministic bound")
+    largest = _breach(row) or worst([row], "deterministic bound")
     if largest is None:
         return None
     output = next(one for one in row.outputs if one.output == largest.output)
@@ -532,7 +528,7 @@ def failures(record: Record) -> tuple[RowGroup, ...]:
 
 def _broken(row: AccuracyRow) -> tuple[str, str, bool]:
     """Return the rule that a row broke, in which output, and whether it gates."""
-    largest = worst([row], row.rule) if row.rule in MEASURED_RULES else None
+    largest = _breach(row)
     return row.rule or _NO_RULE, "" if largest is None else largest.output, row.gates
 
 
