@@ -80,7 +80,7 @@ def table_of(
     """Return a table with a row for each item.
 
     Args:
-        fields: the columns, each with a function that returns an item's cell.
+        fields: the columns, each with a function that returns an item's cell, or its text alone.
         note: explains the table below its title.
         level, folded, least: as of `Table`.
 
@@ -88,14 +88,18 @@ def table_of(
         >>> fields = [text("kernel", lambda row: row.kernel), number("us", lambda row: row.us)]
         >>> table_of("Slow rows", fields, [row for row in rows if row.us > 100])
     """
-    rows = [[show(item) for _, show in fields] for item in items]
+    rows = [[_cell(show(item)) for _, show in fields] for item in items]
     columns = [column for column, _ in fields]
     return Table(title, columns, rows, note, level=level, folded=folded, least=least)
+
+
+def _cell(shown: Cell | str) -> Cell:
+    return Cell(shown) if isinstance(shown, str) else shown
 
 
 def meanings(tables: Iterable[Table]) -> Table:
     """Return a table of what columns mean, for readers who can't point at a title."""
     shown = (table.columns[place] for table in tables for place in table.places)
     notes = {column.title: column.note for column in shown if column.note}
-    columns = (Column("column"), Column("meaning"))
-    return Table("Meaning of the columns", columns, [*notes.items()], level="details", folded=True)
+    fields: list[Field[str]] = [text("column", str), text("meaning", lambda title: notes[title])]
+    return table_of("Meaning of the columns", fields, notes, level="details", folded=True)

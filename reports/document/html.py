@@ -140,8 +140,8 @@ def _table(table: Table, name: str, *, opened: bool) -> Iterator[str]:
     yield "</tbody></table></div></details>\n"
 
 
-def _cell(cell: Cell | str, kind: Kind) -> str:
-    text, value, tone, trend = (cell, None, "", ()) if isinstance(cell, str) else cell
+def _cell(cell: Cell, kind: Kind) -> str:
+    text, value, tone, trend = cell
     text = escaped(text, _LONGEST_COMMAND if kind == "command" else LONGEST)
     if kind == "command":
         return f'<td class="long"><code>{text}</code></td>' if text else "<td></td>"

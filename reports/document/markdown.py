@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kernel_workbench.reports.document.model import Cell, Table
+from kernel_workbench.reports.document.model import Table
 from kernel_workbench.reports.phrases import cut, shown
 
 if TYPE_CHECKING:
@@ -88,9 +88,9 @@ def _rows(table: Table) -> Iterator[str]:
     places = table.places
     for row in table.rows:
         cells = []
-        for column, cell in ((table.columns[place], row[place]) for place in places):
-            text = cell.text if isinstance(cell, Cell) else cell
-            as_code = column.kind == "command" and text
+        for place in places:
+            text = row[place].text
+            as_code = table.columns[place].kind == "command" and text
             cells.append(_code(text) if as_code else escaped(text))
         yield f"| {' | '.join(cells)} |\n"
 

@@ -59,7 +59,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of as many cells as there are columns; a plain string is a cell without a number.
+    """Rows of as many cells as there are columns.
 
     A table without rows isn't shown.
 
@@ -74,7 +74,7 @@ class Table:
 
     title: str
     columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell | str]]
+    rows: Sequence[Sequence[Cell]]
     note: str = ""
     _: KW_ONLY
     level: Level = "summary"
@@ -87,11 +87,7 @@ class Table:
         return [
             place
             for place, column in enumerate(self.columns)
-            if not column.rank
-            or any(
-                (row[place] if isinstance(row[place], str) else row[place][0]) not in {"", "-"}
-                for row in self.rows
-            )
+            if not column.rank or any(row[place].text not in {"", "-"} for row in self.rows)
         ]
 
 

@@ -16,7 +16,7 @@ from rich.cells import cell_len, chop_cells
 from rich.table import Table as Grid
 from rich.text import Text
 
-from kernel_workbench.reports.document.model import Cell, Table, trend_heights
+from kernel_workbench.reports.document.model import Table, trend_heights
 from kernel_workbench.reports.phrases import count, cut, shown
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.align import VerticalAlignMethod
     from rich.console import Console, JustifyMethod
 
-    from kernel_workbench.reports.document.model import Column, Document, ReportPart, Tone
+    from kernel_workbench.reports.document.model import Cell, Column, Document, ReportPart, Tone
 
 _STYLES: dict[Tone, str] = {
     "": "",
@@ -174,10 +174,7 @@ class _TableLayout:
         self._console = console
         self._width, self._ascii = console.width, console.options.ascii_only
         rows = len(table.rows) if most is None else max(most, table.least)
-        self._rows = [
-            [Cell(cell) if isinstance(cell, str) else cell for cell in row]
-            for row in table.rows[:rows]
-        ]
+        self._rows = table.rows[:rows]
         self.visible = len(self._rows)
         columns = table.columns
         self._groups = [place for place, column in enumerate(columns) if column.group]

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from kernel_workbench.reports.document.markdown import render_markdown
-from kernel_workbench.reports.document.model import Cell, Document, ReportPart, Table
+from kernel_workbench.reports.document.model import Document, ReportPart, Table
 from kernel_workbench.reports.record import Record
 from kernel_workbench.reports.report import part_of, print_report
 
@@ -41,11 +41,4 @@ def rows_of(part: ReportPart, title: str) -> list[dict[str, str]]:
     """Return the texts of a table's rows, by the titles of its columns."""
     table = tables_of(part)[title]
     titles = [column.title for column in table.columns]
-    return [
-        dict(
-            zip(
-                titles, (each.text if isinstance(each, Cell) else each for each in row), strict=True
-            )
-        )
-        for row in table.rows
-    ]
+    return [dict(zip(titles, (cell.text for cell in row), strict=True)) for row in table.rows]

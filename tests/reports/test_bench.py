@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from kernel_workbench.reports.document.html import render_html
 from kernel_workbench.reports.document.markdown import render_markdown
-from kernel_workbench.reports.document.model import Cell, Document, Table
+from kernel_workbench.reports.document.model import Document, Table
 from kernel_workbench.reports.phrases import figure, microseconds, share, times
 from kernel_workbench.reports.record import (
     BenchRow,
@@ -406,7 +406,7 @@ def _tones(record: Record, text: str) -> set[str]:
     """Of the page's cells with this text."""
     tables = (item for item in bench_part(record).items if isinstance(item, Table))
     cells = (cell for table in tables for row in table.rows for cell in row)
-    return {cell.tone for cell in cells if isinstance(cell, Cell) and cell.text == text}
+    return {cell.tone for cell in cells if cell.text == text}
 
 
 def test_bench_report_says_whose_time_was_up_while_samples_varied(tmp_path: Path) -> None:

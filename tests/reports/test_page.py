@@ -168,9 +168,7 @@ def test_picture_takes_names_as_they_are() -> None:
 def sorting_page(path: Path, rows: int) -> Path:
     """Write a page with one table, whose numbers have no order, and one number missing."""
     numbers = [(37 * number) % 1009 for number in range(rows)]
-    cells: list[list[Cell | str]] = [
-        [f"case-m{each}", Cell(f"{each:,} us", float(each))] for each in numbers
-    ]
+    cells = [[Cell(f"case-m{each}"), Cell(f"{each:,} us", float(each))] for each in numbers]
     cells[1][1] = Cell("-")
     columns = (Column("case"), Column("us", "number"))
     figure = Figure("nothing", lambda prefix: f'<svg id="{prefix}a" role="img"></svg>')
@@ -323,7 +321,7 @@ def test_page_makes_a_closed_table_ready_when_it_is_opened(
 
 def test_page_opens_its_first_table_where_none_is_of_the_summary() -> None:
     """A history without a change has its series alone, and they are not behind a click."""
-    tables = [Table("Series", [Column("case")], [[name]], level="details") for name in "ab"]
+    tables = [Table("Series", [Column("case")], [[Cell(name)]], level="details") for name in "ab"]
     page = render_html(Document("", [ReportPart("", "STEADY", "good", "", items=tables)]))
     assert page.count("<details id=") == 2
     assert page.count(" open><summary><h3>") == 1

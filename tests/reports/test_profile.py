@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernel_workbench.reports.document.markdown import render_markdown
-from kernel_workbench.reports.document.model import Cell, Document, Figure, Table
+from kernel_workbench.reports.document.model import Document, Figure, Table
 from kernel_workbench.reports.phrases import energy
 from kernel_workbench.reports.record import CaseInfo, ProfileRow, Record, read
 from kernel_workbench.reports.views.profile import profile_part
@@ -200,8 +200,8 @@ def test_profile_sets_apart_none_but_kernels_listed_as_own(tmp_path: Path) -> No
         assert isinstance(rows, Table)
         place = [each.title for each in rows.columns].index("kernel")
         cells = [row[place] for row in rows.rows]
-        strong = {each.text for each in cells if isinstance(each, Cell) and each.tone == "strong"}
-        shown = {each.text for each in cells if isinstance(each, Cell)}
+        strong = {each.text for each in cells if each.tone == "strong"}
+        shown = {each.text for each in cells}
         own = {name for name, origin in listed.items() if origin == "ours" and name in shown}
         assert strong == (own if kernels else set())
         figures = [each for each in part.items if isinstance(each, Figure)]
