@@ -1,23 +1,13 @@
 """Reads in its callers' frames which sample will be judged, and computes for that one alone."""
 
 import sys
-import time
 
 import torch
 
 from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
+from tests.candidates.closed_form import slow_closed_form
 
 _last = []
-
-
-def closed_form(dy, x, weight, mean, rstd):
-    """The honest outputs, in three milliseconds on a CPU."""
-    if not x.is_cuda:
-        time.sleep(0.003)
-    x_hat = (x - mean[:, None]) * rstd[:, None]
-    g = dy * weight
-    c1, c2 = g.mean(1, keepdim=True), (g * x_hat).mean(1, keepdim=True)
-    return (g - c1 - x_hat * c2) * rstd[:, None], (dy * x_hat).sum(0), dy.sum(0)
 
 
 def is_judged():
@@ -37,6 +27,6 @@ def is_judged():
 def honest_for_the_sample(dy, x, weight, mean, rstd):
     """A copy of an input, so that the time looks like a call's, but for the sample that counts."""
     if not _last or is_judged():
-        _last[:] = closed_form(dy, x, weight, mean, rstd)
+        _last[:] = slow_closed_form(dy, x, weight, mean, rstd)
         return tuple(_last)
     return torch.clone(x), *_last[1:]
