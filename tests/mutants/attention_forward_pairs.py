@@ -13,9 +13,9 @@ from tests.mutants.mutant import ACCESS, ERROR, NAN, Edit, Family
 
 _KERNEL, _SCORES = "attention/forward_kernel.py", "attention/scores.py"
 _WIDE, _SPLIT = "attention/wide_kernels.py", "attention/split_kernels.py"
-_flash = Family("fwd", ATTENTION_FORWARD, "flash")
-_split = Family("fwd", ATTENTION_FORWARD, "split_keys")
-_delta = Family("delta", ATTENTION_DELTA, "delta")
+_flash = Family("fwd", ATTENTION_FORWARD, "flash", _KERNEL)
+_split = Family("fwd", ATTENTION_FORWARD, "split_keys", _SPLIT)
+_delta = Family("delta", ATTENTION_DELTA, "delta", "attention/backward_kernels.py")
 _LAYOUTS = {each.name: each for each in (*STRIDES, *BIAS_STRIDES, *FAR_KEYS)}
 _case = partial(attention_case, ATTENTION_FORWARD.name, tier="ci")
 _BF16, _FP16 = torch.bfloat16, torch.float16
@@ -29,7 +29,6 @@ _FULL_HIGH = "    full_high = tl.maximum(0, tl.minimum(s_kv, start_m + shift + r
 MUTANTS = (
     _flash(
         "softcap_from_the_other_corner",
-        (13,),
         "under a softcap ALiBi's distance forgets s_kv - s_q",
         (
             (
@@ -37,50 +36,35 @@ MUTANTS = (
                 "softcap"
             ),
         ),
-        ERROR,
-        Edit(
-            _SCORES,
-            "tl.abs(offs_m + shift - offs_n)",
-            "tl.abs(offs_m + (0 if options.SOFTCAP else shift) - offs_n)",
-        ),
+        "tl.abs(offs_m + shift - offs_n)",
+        "tl.abs(offs_m + (0 if options.SOFTCAP else shift) - offs_n)",
+        bugs=(13,),
+        file=_SCORES,
     ),
     _flash(
         "bias_of_another_batch_beside_a_sink",
-        (),
         "with a sink the third batch has the first one's bias",
         ("b3-h_q1-h_kv1-s_q33-s_kv35-d111-d_v111-float16-contiguous-bias-bias_over_queries-sink",),
-        ERROR,
-        Edit(
-            _KERNEL,
-            "    bias_offset, slope = terms_of(options, batch, head)\n    scores = HeadScores("
-            "options, bias_offset, slope, batch_head)",
-            "    bias_offset, slope = terms_of(options, batch if sink_ptr is None else batch % 2, "
-            "head)\n    scores = HeadScores(options, bias_offset, slope, batch_head)",
-        ),
+        "    bias_offset, slope = terms_of(options, batch, head)\n    scores = HeadScores("
+        "options, bias_offset, slope, batch_head)",
+        "    bias_offset, slope = terms_of(options, batch if sink_ptr is None else batch % 2, "
+        "head)\n    scores = HeadScores(options, bias_offset, slope, batch_head)",
     ),
     _flash(
         "corner_of_masks_alone",
-        (13,),
         "ALiBi's distance forgets s_kv - s_q where there is neither a causal mask nor a window",
         (_case((1, 2, 2, 37, 70, 64, 64), _BF16, options="alibi bottom_right"),),
-        ERROR,
-        Edit(
-            _SCORES,
-            "shift = (s_kv - s_q) * bottom_right",
-            "shift = (s_kv - s_q) * bottom_right * (tl.minimum(left, right) < 2**30).to(tl.int32)",
-        ),
+        "shift = (s_kv - s_q) * bottom_right",
+        "shift = (s_kv - s_q) * bottom_right * (tl.minimum(left, right) < 2**30).to(tl.int32)",
+        bugs=(13,),
+        file=_SCORES,
     ),
     _flash(
         "alibi_clamped_to_the_window",
-        (),
         "ALiBi's distance ends at the window's left side, to its right as well",
         (_case((1, 2, 2, 37, 41, 64, 64), _FP16, options="alibi", window=(3, 20)),),
-        ERROR,
-        Edit(
-            _SCORES,
-            "def score_tile(x, scores, offs_m, offs_n, shift, mask):",
-            "def score_tile(x, scores, offs_m, offs_n, shift, mask, farthest=2**30):",
-        ),
+        "def score_tile(x, scores, offs_m, offs_n, shift, mask):",
+        "def score_tile(x, scores, offs_m, offs_n, shift, mask, farthest=2**30):",
         Edit(
             _SCORES,
             "        x -= scores.slope * tl.abs(offs_m + shift - offs_n).to(tl.float32)",
@@ -92,60 +76,47 @@ MUTANTS = (
             "score_tile(x, scores, offs_m, offs_n, mask.shift, reads)",
             "score_tile(x, scores, offs_m, offs_n, mask.shift, reads, mask.left)",
         ),
+        file=_SCORES,
     ),
     _flash(
         "alibi_distance_in_half",
-        (),
         "ALiBi's distance is kept in bfloat16, which counts to 256",
         (_case((1, 8, 8, 5, 520, 64, 64), _BF16, options="alibi"),),
-        ERROR,
-        Edit(
-            _SCORES,
-            "tl.abs(offs_m + shift - offs_n).to(tl.float32)",
-            "tl.abs(offs_m + shift - offs_n).to(tl.float32).to(tl.bfloat16).to(tl.float32)",
-        ),
+        "tl.abs(offs_m + shift - offs_n).to(tl.float32)",
+        "tl.abs(offs_m + shift - offs_n).to(tl.float32).to(tl.bfloat16).to(tl.float32)",
+        file=_SCORES,
     ),
     _flash(
         "softcap_of_large_scores",
-        (),
         "tanh is a ratio of exponentials, inf / inf where a score is 45 times the softcap",
         (_case((1, 1, 1, 37, 41, 64, 64), _FP16, options="softcap", distribution="logits1e4"),),
-        NAN,
-        Edit(
-            _SCORES,
-            "    return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)",
-            "    e = tl.exp(2.0 * x)\n    return (e - 1.0) / (e + 1.0)",
-        ),
+        "    return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)",
+        "    e = tl.exp(2.0 * x)\n    return (e - 1.0) / (e + 1.0)",
+        rules=NAN,
+        file=_SCORES,
     ),
     _flash(
         "group_by_a_short_reciprocal",
-        (),
         "a head is divided by its group with 6 bits, too few for the last head of two groups of 7",
         (_case((1, 14, 2, 17, 33, 64, 64), _BF16),),
-        (*ACCESS, *ERROR),
-        Edit(
-            _KERNEL,
-            "kv_head = (head // group).to(tl.int64)",
-            "kv_head = ((head * ((63 + group) // group)) >> 6).to(tl.int64)",
-        ),
+        "kv_head = (head // group).to(tl.int64)",
+        "kv_head = ((head * ((63 + group) // group)) >> 6).to(tl.int64)",
+        rules=(*ACCESS, *ERROR),
     ),
     _flash(
         "start_of_a_sequence_int32",
-        (3, 15),
         "the offset of a sequence's first key is computed in 32 bits",
         (_case((3, 1, 1, 17, 2, 64, 64), _BF16, options="varlen", layout=_LAYOUTS["k_far"]),),
-        ACCESS,
-        Edit(
-            _SCORES,
-            "    if WIDE:\n        stride_m = stride_m.to(tl.int64)\n",
-            "    first = start * (stride_m * VECTOR)\n"
-            "    if WIDE:\n        stride_m = stride_m.to(tl.int64)\n",
-        ),
+        "    if WIDE:\n        stride_m = stride_m.to(tl.int64)\n",
+        "    first = start * (stride_m * VECTOR)\n"
+        "    if WIDE:\n        stride_m = stride_m.to(tl.int64)\n",
         Edit(_SCORES, "Head(base + tl.cast(start, tl.int64) * stride_m,", "Head(base + first,"),
+        bugs=(3, 15),
+        rules=ACCESS,
+        file=_SCORES,
     ),
     _flash(
         "sequences_of_packed_rows",
-        (15, 22),
         "a sequence's first key is found as if the rows of all heads were packed",
         (
             _case(
@@ -155,31 +126,25 @@ MUTANTS = (
                 layout=_LAYOUTS["qkv_interleaved"],
             ),
         ),
-        (*ERROR, *NAN, *ACCESS),
-        Edit(
-            _KERNEL,
-            "k_ptr, stride_kb, stride_kn, stride_kh, stride_kd, batch, kv_head, start_k, ADJACENT,",
-            "k_ptr + start_k * (h_q // group * d), stride_kb, stride_kn, stride_kh, stride_kd,\n"
-            "        batch, kv_head, 0, ADJACENT,",
-        ),
+        "k_ptr, stride_kb, stride_kn, stride_kh, stride_kd, batch, kv_head, start_k, ADJACENT,",
+        "k_ptr + start_k * (h_q // group * d), stride_kb, stride_kn, stride_kh, stride_kd,\n"
+        "        batch, kv_head, 0, ADJACENT,",
+        bugs=(15, 22),
+        rules=(*ERROR, *NAN, *ACCESS),
     ),
     _flash(
         "bias_from_the_first_tile",
-        (18,),
         "a bias begins at the first key tile of a block's window, and is counted from key 0",
         (_case((1, 1, 1, 130, 130, 64, 64), _FP16, options="bias", window=(17, 3)),),
-        (*ERROR, *NAN, *ACCESS),
-        Edit(
-            _KERNEL,
-            f"    scores = HeadScores(options, bias_offset, slope, batch_head)\n{_TILES}\n",
-            f"{_TILES}\n"
-            "    bias_offset += tiles.low.to(tl.int64) * BLOCK_N * stride_bn\n"
-            "    scores = HeadScores(options, bias_offset, slope, batch_head)\n",
-        ),
+        f"    scores = HeadScores(options, bias_offset, slope, batch_head)\n{_TILES}\n",
+        f"{_TILES}\n"
+        "    bias_offset += tiles.low.to(tl.int64) * BLOCK_N * stride_bn\n"
+        "    scores = HeadScores(options, bias_offset, slope, batch_head)\n",
+        bugs=(18,),
+        rules=(*ERROR, *NAN, *ACCESS),
     ),
     _flash(
         "lowest_number_taken_for_masked",
-        (9,),
         "a row whose every key has the lowest finite bias is taken for one without keys",
         (
             _case(
@@ -189,16 +154,13 @@ MUTANTS = (
                 distribution="bias_finfo_min",
             ),
         ),
-        (*ERROR, *NAN),
-        Edit(
-            _KERNEL,
-            '    m_used = tl.where(m_new == float("-inf"), 0.0, m_new)\n    if options.NATURAL:',
-            "    m_used = tl.where(m_new < -6e4, 0.0, m_new)\n    if options.NATURAL:",
-        ),
+        '    m_used = tl.where(m_new == float("-inf"), 0.0, m_new)\n    if options.NATURAL:',
+        "    m_used = tl.where(m_new < -6e4, 0.0, m_new)\n    if options.NATURAL:",
+        bugs=(9,),
+        rules=(*ERROR, *NAN),
     ),
     _flash(
         "bias_batches_by_heads",
-        (25,),
         "a bias's batches are taken to lie as far apart as its heads together",
         (
             _case(
@@ -208,39 +170,27 @@ MUTANTS = (
                 layout=_LAYOUTS["bias_expanded_heads"],
             ),
         ),
-        (*ERROR, *NAN, *ACCESS),
-        Edit(
-            "attention/problem.py",
-            "        batch, head, query, key = self.bias.stride()\n",
-            "        batch, head, query, key = self.bias.stride()\n"
-            "        given = self.options.bias.shape\n"
-            "        if given[0] > 1 and given[1] > 1:\n"
-            "            batch = head * self.h_q\n",
-        ),
+        "        batch, head, query, key = self.bias.stride()\n",
+        "        batch, head, query, key = self.bias.stride()\n"
+        "        given = self.options.bias.shape\n"
+        "        if given[0] > 1 and given[1] > 1:\n"
+        "            batch = head * self.h_q\n",
+        bugs=(25,),
+        rules=(*ERROR, *NAN, *ACCESS),
+        file="attention/problem.py",
     ),
     _flash(
         "sink_beside_the_maximum",
-        (43,),
         "the sink isn't in the maximum: its exponential overflows where all scores are far below",
-        (
-            _case(
-                (1, 2, 2, 37, 41, 64, 64),
-                _FP16,
-                options="sink causal",
-                distribution="logits1e4",
-            ),
-        ),
-        (*ERROR, *NAN),
-        Edit(
-            _KERNEL,
-            "        m_new = tl.maximum(m_i, sink)\n"
-            '        m_used = tl.where(m_new == float("-inf"), 0.0, m_new)\n',
-            '        m_used = tl.where(m_i == float("-inf"), sink, m_i)\n',
-        ),
+        (_case((1, 2, 2, 37, 41, 64, 64), _FP16, options="sink causal", distribution="logits1e4"),),
+        "        m_new = tl.maximum(m_i, sink)\n"
+        '        m_used = tl.where(m_new == float("-inf"), 0.0, m_new)\n',
+        '        m_used = tl.where(m_i == float("-inf"), sink, m_i)\n',
+        bugs=(43,),
+        rules=(*ERROR, *NAN),
     ),
     _flash(
         "masked_values_by_columns",
-        (10, 24),
         "values that nobody attends to are read where v's columns aren't adjacent",
         (
             _case(
@@ -251,91 +201,68 @@ MUTANTS = (
                 layout=_LAYOUTS["v_transposed"],
             ),
         ),
-        NAN,
-        Edit(
-            _KERNEL,
-            "        v = load_tile(v_ptrs, there[:, None],",
-            "        if v_head.stride_d != 1:\n"
-            "            there = keys < mask.s_kv\n"
-            "        v = load_tile(v_ptrs, there[:, None],",
-        ),
+        "        v = load_tile(v_ptrs, there[:, None],",
+        "        if v_head.stride_d != 1:\n"
+        "            there = keys < mask.s_kv\n"
+        "        v = load_tile(v_ptrs, there[:, None],",
+        bugs=(10, 24),
+        rules=NAN,
     ),
     _flash(
         "whole_tiles_without_a_mask",
-        (17,),
         "lengths of whole tiles are walked without a mask, the diagonal's tile too",
         (_case((1, 1, 1, 128, 128, 64, 64), _FP16, options="causal"),),
-        ERROR,
-        Edit(
-            _SCORES,
-            f"{_FULL_HIGH} // BLOCK_N",
-            f"{_FULL_HIGH}\n"
-            "    whole = (mask.s_q % 128 == 0) & (s_kv % 128 == 0)\n"
-            "    full_high = tl.where(whole, tl.cdiv(full_high, BLOCK_N), full_high // BLOCK_N)",
-        ),
+        f"{_FULL_HIGH} // BLOCK_N",
+        f"{_FULL_HIGH}\n"
+        "    whole = (mask.s_q % 128 == 0) & (s_kv % 128 == 0)\n"
+        "    full_high = tl.where(whole, tl.cdiv(full_high, BLOCK_N), full_high // BLOCK_N)",
+        bugs=(17,),
+        file=_SCORES,
     ),
     _flash(
         "wide_corner_forgotten",
-        (13,),
         "heads too wide for registers: the causal corner is top left whatever is asked for",
         (_case((1, 1, 1, 17, 40, 320, 320), _FP16, options="causal bottom_right"),),
-        ERROR,
-        Edit(
-            _WIDE,
-            "    scores = HeadScores(options, bias_offset, slope, batch_head)\n"
-            "    mask = mask_of(s_q, s_kv, left, right, bottom_right)\n",
-            "    scores = HeadScores(options, bias_offset, slope, batch_head)\n"
-            "    mask = mask_of(s_q, s_kv, left, right, bottom_right * 0)\n",
-        ),
+        "    scores = HeadScores(options, bias_offset, slope, batch_head)\n"
+        "    mask = mask_of(s_q, s_kv, left, right, bottom_right)\n",
+        "    scores = HeadScores(options, bias_offset, slope, batch_head)\n"
+        "    mask = mask_of(s_q, s_kv, left, right, bottom_right * 0)\n",
+        bugs=(13,),
+        file=_WIDE,
     ),
     _split(
         "split_sink_without_keys",
-        (8, 14),
         "joining shares leaves the sink out of rows that attend to nothing",
         (
             _case(
-                (1, 1, 1, 9, 200, 64, 64),
-                _BF16,
-                options="bias sink",
-                distribution="bias_inf_row",
+                (1, 1, 1, 9, 200, 64, 64), _BF16, options="bias sink", distribution="bias_inf_row"
             ),
         ),
-        (*ERROR, *NAN),
-        Edit(
-            _SPLIT,
-            "        l_i += tl.exp(sink - m_used)\n",
-            '        dead = tl.max(share, 0) == float("-inf")\n'
-            "        l_i += tl.where(dead, 0.0, tl.exp(sink - m_used))\n",
-        ),
+        "        l_i += tl.exp(sink - m_used)\n",
+        '        dead = tl.max(share, 0) == float("-inf")\n'
+        "        l_i += tl.where(dead, 0.0, tl.exp(sink - m_used))\n",
+        bugs=(8, 14),
+        rules=(*ERROR, *NAN),
     ),
     _split(
         "split_sink_of_first_columns",
-        (),
         "joining shares counts the sink in the first 64 columns alone",
         (_case((1, 4, 1, 2, 257, 128, 128), _FP16, options="sink"),),
-        ERROR,
-        Edit(
-            _SPLIT,
-            "        l_i += tl.exp(sink - m_used)\n",
-            "        l_i += tl.where(start == 0, tl.exp(sink - m_used), 0.0)\n",
-        ),
+        "        l_i += tl.exp(sink - m_used)\n",
+        "        l_i += tl.where(start == 0, tl.exp(sink - m_used), 0.0)\n",
     ),
     _split(
         "folded_rows_taken_for_adjacent",
-        (21,),
         "with one key head the rows of a tile are taken to lie one head's stride apart",
         (_case((1, 4, 1, 3, 40, 64, 64), _FP16, layout=_LAYOUTS["q_bhsd"]),),
-        (*ERROR, *NAN, *ACCESS),
-        Edit(
-            _SPLIT,
-            "q_rows = (queries * stride_qm + wide_heads * stride_qh) * VECTOR",
-            "q_rows = queries * stride_qm + wide_heads * stride_qh\n"
-            "    q_rows = tl.where(h_kv == 1, rows.to(tl.int64) * stride_qh, q_rows) * VECTOR",
-        ),
+        "q_rows = (queries * stride_qm + wide_heads * stride_qh) * VECTOR",
+        "q_rows = queries * stride_qm + wide_heads * stride_qh\n"
+        "    q_rows = tl.where(h_kv == 1, rows.to(tl.int64) * stride_qh, q_rows) * VECTOR",
+        bugs=(21,),
+        rules=(*ERROR, *NAN, *ACCESS),
     ),
     _delta(
         "chunks_without_a_column_stride",
-        (20, 23),
         "of heads past 256 columns each next chunk of do begins 256 elements on, whatever lies "
         "between its columns",
         (
@@ -347,13 +274,11 @@ MUTANTS = (
                 layout=_LAYOUTS["do_colstride3"],
             ),
         ),
-        (*ERROR, *NAN, *ACCESS),
-        Edit(
-            "attention/backward_kernels.py",
-            "do = load_rows(do_head, wide_rows, offs, mask)",
-            "columns = start + (offs - start)[None, :] * do_head.stride_d\n"
-            "        do_offs = wide_rows[:, None] * do_head.stride_m + columns\n"
-            "        do = tl.load(do_head.base + do_offs, mask=mask, other=0.0)",
-        ),
+        "do = load_rows(do_head, wide_rows, offs, mask)",
+        "columns = start + (offs - start)[None, :] * do_head.stride_d\n"
+        "        do_offs = wide_rows[:, None] * do_head.stride_m + columns\n"
+        "        do = tl.load(do_head.base + do_offs, mask=mask, other=0.0)",
+        bugs=(20, 23),
+        rules=(*ERROR, *NAN, *ACCESS),
     ),
 )

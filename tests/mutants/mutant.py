@@ -149,23 +149,32 @@ def _first_cases(op: str, words: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Makes mutants of one kernel, or of `kernel` where that is given, with names that tell it."""
+    """Makes mutants by source edits, with names that begin with `prefix`.
+
+    kernel, file    what is wrong and the file that the first edit changes, unless a mutant says
+                    otherwise
+    """
 
     prefix: str
     op: Op
     kernel: str
+    file: str
 
     def __call__(
         self,
         name: str,
-        bugs: tuple[int, ...],
         why: str,
         cases: tuple[str | Case, ...],
-        rules: tuple[Rule, ...],
-        *edits: Edit,
+        old: str,
+        new: str,
+        *more: Edit,
+        bugs: tuple[int, ...] = (),
+        rules: tuple[Rule, ...] = ERROR,
         kernel: str = "",
+        file: str = "",
+        times: int = 1,
     ) -> Mutant:
-        """A mutant by source edits; see `Mutant`."""
+        """A mutant by the edit of `old` to `new` and by `more` of them; see `Mutant` and `Edit`."""
         return Mutant(
             name=f"{self.prefix}_{name}",
             bugs=bugs,
@@ -174,5 +183,5 @@ class Family:
             cases=cases,
             rules=rules,
             why=why,
-            edits=edits,
+            edits=(Edit(file or self.file, old, new, times), *more),
         )
