@@ -5,6 +5,9 @@ A refusal is a sentence that users read, so each is compared word for word.
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 
@@ -13,6 +16,7 @@ from kernel_workbench.oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD
 from kernel_workbench.oracles.op import Case, Layout, TensorLayout
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+_f32, _f16, _bf16 = (partial(Domain, dtypes=(dtype,)) for dtype in (F32, F16, BF16))
 
 
 def _case(
@@ -57,8 +61,9 @@ def _attention(
     )
 
 
-def _laid_out(argument: str, layout: TensorLayout) -> Layout:
-    return Layout("odd", ((argument, layout),))
+def _laid_out(argument: str, **layout: Any) -> Layout:  # noqa: ANN401
+    """A layout of the fields of `TensorLayout`, of one argument alone."""
+    return Layout("odd", ((argument, TensorLayout(**layout)),))
 
 
 def _aligned(dtype: torch.dtype, strides: Strides = "any") -> Domain:
@@ -67,88 +72,72 @@ def _aligned(dtype: torch.dtype, strides: Strides = "any") -> Domain:
 
 def _mixed_and_aligned() -> Domain:
     features = frozenset({"accumulate"})
-    return Domain(dtypes=(BF16,), weight_dtypes=(F32, BF16), alignment=16, features=features)
+    return _bf16(weight_dtypes=(F32, BF16), alignment=16, features=features)
 
 
 _PADDED = Layout(
     "padded", tuple((name, TensorLayout(batch_padding=3)) for name in ("dy", "x")), batches=2
 )
 _REFUSALS: dict[str, tuple[Domain, Case, str | None]] = {
-    "nothing": (Domain(dtypes=(F32,)), _case(), None),
-    "dtype": (
-        Domain(dtypes=(F16, BF16)),
-        _case(),
-        "serves float16, bfloat16, got float32",
-    ),
+    "nothing": (_f32(), _case(), None),
+    "dtype": (Domain(dtypes=(F16, BF16)), _case(), "serves float16, bfloat16, got float32"),
     "mixed weight": (
-        Domain(dtypes=(BF16,)),
+        _bf16(),
         _case(dtype=BF16, weight=F32),
         "serves bfloat16 weights with bfloat16 activations, got float32",
     ),
     "half weight": (
-        Domain(dtypes=(BF16,), weight_dtypes=(F32,)),
+        _bf16(weight_dtypes=(F32,)),
         _case(dtype=BF16),
         "serves float32 weights with bfloat16 activations, got bfloat16",
     ),
     "mixed weight that is served": (
-        Domain(dtypes=(BF16,), weight_dtypes=(F32,)),
+        _bf16(weight_dtypes=(F32,)),
         _case(dtype=BF16, weight=F32),
         None,
     ),
     "no weight has no weight dtype": (
-        Domain(dtypes=(BF16,), features=frozenset({"no_weight"})),
+        _bf16(features=frozenset({"no_weight"})),
         _case(dtype=BF16, weight=F32, options=("no_weight",)),
         None,
     ),
     "features": (
-        Domain(dtypes=(F32,), features=frozenset({"no_bias"})),
+        _f32(features=frozenset({"no_bias"})),
         _case(options=("rms_norm", "no_bias", "accumulate")),
         "doesn't serve accumulate, rms_norm",
     ),
-    "too wide": (
-        Domain(dtypes=(F32,), sizes={"n": (1, 63)}),
-        _case(),
-        "serves n of 1 to 63, got 64",
-    ),
-    "size at its limit": (Domain(dtypes=(F32,), sizes={"n": (64, 64)}), _case(), None),
-    "too few rows": (
-        Domain(dtypes=(F32,), sizes={"m": (5, None)}),
-        _case(),
-        "serves m of 5 or more, got 4",
-    ),
+    "too wide": (_f32(sizes={"n": (1, 63)}), _case(), "serves n of 1 to 63, got 64"),
+    "size at its limit": (_f32(sizes={"n": (64, 64)}), _case(), None),
+    "too few rows": (_f32(sizes={"m": (5, None)}), _case(), "serves m of 5 or more, got 4"),
     "rank": (
-        Domain(dtypes=(F32,), strides="rows"),
+        _f32(strides="rows"),
         _case(layout=Layout("rank3", batches=2)),
         "needs inputs of rank 2, got rank 3",
     ),
     "columns": (
-        Domain(dtypes=(F32,), strides="rows"),
-        _case(layout=_laid_out("x", TensorLayout(column_stride=2))),
+        _f32(strides="rows"),
+        _case(layout=_laid_out("x", column_stride=2)),
         "needs adjacent columns, got a column stride of 2 in x",
     ),
     "one column has no neighbour": (
-        Domain(dtypes=(F32,), strides="rows"),
-        _case(n=1, layout=_laid_out("x", TensorLayout(column_stride=2))),
+        _f32(strides="rows"),
+        _case(n=1, layout=_laid_out("x", column_stride=2)),
         None,
     ),
-    "rows": (
-        Domain(dtypes=(F32,), strides="rows"),
-        _case(layout=_laid_out("x", TensorLayout(row_padding=3))),
-        None,
-    ),
+    "rows": (_f32(strides="rows"), _case(layout=_laid_out("x", row_padding=3)), None),
     "packed": (
-        Domain(dtypes=(F32,), strides="contiguous"),
-        _case(layout=_laid_out("dy", TensorLayout(row_padding=3))),
+        _f32(strides="contiguous"),
+        _case(layout=_laid_out("dy", row_padding=3)),
         "needs packed rows of 64 elements, got a row stride of 67 in dy",
     ),
     "one row is packed": (
-        Domain(dtypes=(F32,), strides="contiguous"),
-        _case(m=1, layout=_laid_out("dy", TensorLayout(row_padding=3))),
+        _f32(strides="contiguous"),
+        _case(m=1, layout=_laid_out("dy", row_padding=3)),
         None,
     ),
     "packed at an offset": (
-        Domain(dtypes=(F32,), strides="contiguous"),
-        _case(layout=_laid_out("dy", TensorLayout(offset=1))),
+        _f32(strides="contiguous"),
+        _case(layout=_laid_out("dy", offset=1)),
         None,
     ),
     "aligned": (_aligned(BF16), _case(dtype=BF16), None),
@@ -159,22 +148,22 @@ _REFUSALS: dict[str, tuple[Domain, Case, str | None]] = {
     ),
     "pointer": (
         _aligned(BF16),
-        _case(dtype=BF16, layout=_laid_out("x", TensorLayout(offset=1))),
+        _case(dtype=BF16, layout=_laid_out("x", offset=1)),
         "needs 16-byte pointers, got x offset by 1 elements",
     ),
     "pointer offset by 16 bytes": (
         _aligned(BF16),
-        _case(dtype=BF16, layout=_laid_out("x", TensorLayout(offset=8))),
+        _case(dtype=BF16, layout=_laid_out("x", offset=8)),
         None,
     ),
     "row stride": (
         _aligned(BF16),
-        _case(n=4088, dtype=BF16, layout=_laid_out("dy", TensorLayout(row_padding=7))),
+        _case(n=4088, dtype=BF16, layout=_laid_out("dy", row_padding=7)),
         "needs 16-byte rows, got a row stride of 4095 bfloat16 elements in dy",
     ),
     "aligned rows, columns apart": (
-        Domain(dtypes=(F32,), alignment=16, features=frozenset({"residual"})),
-        _case(layout=_laid_out("dresidual", TensorLayout(column_stride=2)), options=("residual",)),
+        _f32(alignment=16, features=frozenset({"residual"})),
+        _case(layout=_laid_out("dresidual", column_stride=2), options=("residual",)),
         "needs adjacent columns, got a column stride of 2 in dresidual",
     ),
     "batches": (
@@ -185,36 +174,27 @@ _REFUSALS: dict[str, tuple[Domain, Case, str | None]] = {
     # Four elements of a float32 weight are 16 bytes; of a bfloat16 one they are 8.
     "weight pointer": (
         _mixed_and_aligned(),
-        _case(
-            dtype=BF16,
-            layout=_laid_out("dbias", TensorLayout(offset=4)),
-            options=("accumulate",),
-        ),
+        _case(dtype=BF16, layout=_laid_out("dbias", offset=4), options=("accumulate",)),
         "needs 16-byte pointers, got dbias offset by 4 elements",
     ),
     "wide weight pointer": (
         _mixed_and_aligned(),
-        _case(
-            dtype=BF16,
-            weight=F32,
-            layout=_laid_out("dbias", TensorLayout(offset=4)),
-            options=("accumulate",),
-        ),
+        _case(dtype=BF16, weight=F32, layout=_laid_out("dbias", offset=4), options=("accumulate",)),
         None,
     ),
     "statistics are read one at a time": (
         _aligned(F32),
-        _case(layout=_laid_out("mean", TensorLayout(offset=1))),
+        _case(layout=_laid_out("mean", offset=1)),
         None,
     ),
     "a tensor that the case doesn't have lies nowhere": (
         _aligned(F32),
-        _case(layout=_laid_out("dresidual", TensorLayout(offset=1))),
+        _case(layout=_laid_out("dresidual", offset=1)),
         None,
     ),
     "one row has no stride": (
         _aligned(F32),
-        _case(m=1, layout=_laid_out("dy", TensorLayout(row_padding=3))),
+        _case(m=1, layout=_laid_out("dy", row_padding=3)),
         None,
     ),
     "no rows, and still of a length": (
@@ -233,111 +213,98 @@ _ATTENTION_REFUSALS: dict[str, tuple[Domain, Case, str | None]] = {
         "needs rows of whole 16 bytes, got 36 float16 elements in q",
     ),
     "last axis of v": (
-        Domain(dtypes=(F16,), alignment=16, features=frozenset({"unequal_d"})),
+        _f16(alignment=16, features=frozenset({"unequal_d"})),
         _attention(d_v=59, options=("unequal_d",)),
         "needs rows of whole 16 bytes, got 59 float16 elements in v",
     ),
     "pointer": (
         _aligned(F16),
-        _attention(layout=_laid_out("k", TensorLayout(offset=3))),
+        _attention(layout=_laid_out("k", offset=3)),
         "needs 16-byte pointers, got k offset by 3 elements",
     ),
     "stride of the heads": (
         _aligned(F16),
-        _attention(layout=_laid_out("v", TensorLayout(row_padding=4))),
+        _attention(layout=_laid_out("v", row_padding=4)),
         "needs 16-byte strides, got a stride of 68 float16 elements along axis 2 of v",
     ),
     "stride of one head doesn't count": (
         _aligned(F16),
-        _attention(b=1, h=1, s=1, layout=_laid_out("v", TensorLayout(row_padding=4))),
+        _attention(b=1, h=1, s=1, layout=_laid_out("v", row_padding=4)),
         None,
     ),
     "heads before rows": (
         _aligned(F16, "rows"),
-        _attention(layout=_laid_out("q", TensorLayout(order="bhsd"))),
+        _attention(layout=_laid_out("q", order="bhsd")),
         None,
     ),
     "apart": (
-        Domain(dtypes=(F16,), strides="rows"),
-        _attention(layout=_laid_out("q", TensorLayout(column_stride=2))),
+        _f16(strides="rows"),
+        _attention(layout=_laid_out("q", column_stride=2)),
         "needs an adjacent last axis, got a stride of 2 there in q",
     ),
     "apart and aligned": (
         _aligned(F16),
-        _attention(layout=_laid_out("q", TensorLayout(order="bhds"))),
+        _attention(layout=_laid_out("q", order="bhds")),
         "needs an adjacent last axis, got a stride of 6 there in q",
     ),
-    "packed": (Domain(dtypes=(F16,), strides="contiguous"), _attention(), None),
+    "packed": (_f16(strides="contiguous"), _attention(), None),
     "heads before rows, packed": (
-        Domain(dtypes=(F16,), strides="contiguous"),
-        _attention(layout=_laid_out("k", TensorLayout(order="bhsd"))),
+        _f16(strides="contiguous"),
+        _attention(layout=_laid_out("k", order="bhsd")),
         "needs packed tensors, got a stride of 384 in place of 64 along axis 2 of k",
     ),
     "expanded": (
-        Domain(dtypes=(F16,), strides="contiguous"),
-        _attention(layout=_laid_out("k", TensorLayout(expanded="h"))),
+        _f16(strides="contiguous"),
+        _attention(layout=_laid_out("k", expanded="h")),
         "needs packed tensors, got a stride of 0 in place of 64 along axis 2 of k",
     ),
     "aligned bias": (
-        Domain(dtypes=(F16,), alignment=16, features=frozenset({"bias"})),
+        _f16(alignment=16, features=frozenset({"bias"})),
         _attention(s=9, options=("bias",)),
         "needs rows of whole 16 bytes, got 9 float16 elements in bias",
     ),
     "bias of its own alignment": (
-        Domain(
-            dtypes=(F16,),
-            alignment=16,
-            unaligned=frozenset({"bias"}),
-            features=frozenset({"bias"}),
-        ),
+        _f16(alignment=16, unaligned=frozenset({"bias"}), features=frozenset({"bias"})),
         _attention(s=9, options=("bias",)),
         None,
     ),
     "size that the case has": (
-        Domain(dtypes=(F16,), sizes={"d": (1, 32)}),
+        _f16(sizes={"d": (1, 32)}),
         _attention(),
         "serves d of 1 to 32, got 64",
     ),
-    "sizes that relate": (Domain(dtypes=(F16,), relations=("d_v == d",)), _attention(), None),
+    "sizes that relate": (_f16(relations=("d_v == d",)), _attention(), None),
     "sizes that relate otherwise": (
-        Domain(dtypes=(F16,), relations=("s_q <= s_kv", "s_q > s_kv")),
+        _f16(relations=("s_q <= s_kv", "s_q > s_kv")),
         _attention(),
         "serves s_q > s_kv, got s_q 6 and s_kv 6",
     ),
     "multiple of a number": (
-        Domain(dtypes=(F16,), relations=("d % 32 == 0", "d%48==0")),
+        _f16(relations=("d % 32 == 0", "d%48==0")),
         _attention(),
         "serves d%48==0, got d 64",
     ),
     "relation of a size that the case lacks": (
-        Domain(dtypes=(F16,), relations=("window_left < s_kv",)),
+        _f16(relations=("window_left < s_kv",)),
         _attention(),
         None,
     ),
     "sequences that all have the relation": (
-        Domain(
-            dtypes=(F16,), features=frozenset({"varlen"}), relations=("s_q == s_kv", "h_q == h_kv")
-        ),
+        _f16(features=frozenset({"varlen"}), relations=("s_q == s_kv", "h_q == h_kv")),
         _attention(b=5, s=41, options=("varlen",)),
         None,
     ),
     "sequence that hasn't the relation": (
-        Domain(
-            dtypes=(F16,), features=frozenset({"varlen"}), relations=("h_q == h_kv", "s_kv >= s_q")
-        ),
+        _f16(features=frozenset({"varlen"}), relations=("h_q == h_kv", "s_kv >= s_q")),
         _attention(b=5, s=37, s_kv=41, options=("varlen",)),
         "serves s_kv >= s_q in each sequence, got s_q 18 and s_kv 0 in sequence 4",
     ),
     "relation that isn't about lengths": (
-        Domain(dtypes=(F16,), features=frozenset({"varlen"}), relations=("h_q > h_kv",)),
+        _f16(features=frozenset({"varlen"}), relations=("h_q > h_kv",)),
         _attention(b=5, s=37, s_kv=41, options=("varlen",)),
         "serves h_q > h_kv, got h_q 4 and h_kv 4",
     ),
-    "size that the case lacks": (
-        Domain(dtypes=(F16,), sizes={"window_left": (1, 32)}),
-        _attention(),
-        None,
-    ),
+    "size that the case lacks": (_f16(sizes={"window_left": (1, 32)}), _attention(), None),
 }
 
 
@@ -366,7 +333,7 @@ def test_domain_refuses_tensors_of_four_axes_by_name_and_axis(name: str) -> None
 )
 def test_domain_serves_both_ends_of_its_capabilities(sm: int, sentence: str | None) -> None:
     """The range of compute capabilities is closed."""
-    assert Domain(dtypes=(F32,), sm=(80, 90)).reject(_case(), sm) == sentence
+    assert _f32(sm=(80, 90)).reject(_case(), sm) == sentence
 
 
 def test_domain_knows_when_a_dtype_came() -> None:
@@ -379,13 +346,13 @@ def test_domain_knows_when_a_dtype_came() -> None:
 
 def test_domain_refuses_a_device_before_anything_else() -> None:
     """A device it doesn't run on comes first: a CPU has no compute capability to speak of."""
-    domain = Domain(dtypes=(F16,), devices=("cuda",), sm=(100, 100))
+    domain = _f16(devices=("cuda",), sm=(100, 100))
     assert domain.reject(_case(), 90, "cpu") == "runs on cuda, got cpu"
     assert domain.reject(_case(), 90, "cuda") == "serves sm 100 to 100, got sm 90"
 
 
 def test_domain_of_an_uninterpretable_kernel_is_refused_on_a_cpu_alone() -> None:
     """Inline assembly has no interpreter, and does run on a GPU."""
-    domain = Domain(dtypes=(F32,), interpretable=False)
+    domain = _f32(interpretable=False)
     assert domain.reject(_case(), 90, "cpu") == "can't run under Triton's interpreter"
     assert domain.reject(_case(), 90, "cuda") is None
