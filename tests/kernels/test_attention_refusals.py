@@ -29,78 +29,59 @@ def _sequences(q: Tensor | None, k: Tensor | None) -> dict[str, Any]:
     return {"cu_seqlens_q": q, "cu_seqlens_k": k}
 
 
-_SHAPES: dict[str, tuple[dict[str, tuple[int, ...]], str]] = {
-    "rank": ({"q": (2, 5, 64)}, r"q must have 4 axes, \(b, s, h, d\), got shape \(2, 5, 64\)"),
-    "batch": ({"k": (3, 7, 2, 16)}, "q, k and v must have one batch size, got 2, 3 and 2"),
-    "head size": ({"k": (2, 7, 2, 24)}, "q and k must have one head size, got 16 and 24"),
-    "keys": ({"v": (2, 6, 2, 8)}, "k and v must be equally long, got 7 and 6 keys"),
-    "key heads": ({"v": (2, 7, 1, 8)}, "k and v must have the same heads, got 2 and 1"),
-    "heads": ({"q": (2, 5, 3, 16)}, "q's heads must be a multiple of k's, got 3 and 2"),
-    "wide heads": (
-        {"q": (2, 5, 4, 513), "k": (2, 7, 2, 513)},
-        "d must be from 1 to 512, got 513",
-    ),
-    "wide values": ({"v": (2, 7, 2, 520)}, "d_v must be from 1 to 512, got 520"),
+_SHAPES: dict[str, _Shapes] = {
+    r"q must have 4 axes, \(b, s, h, d\), got shape \(2, 5, 64\)": {"q": (2, 5, 64)},
+    "q, k and v must have one batch size, got 2, 3 and 2": {"k": (3, 7, 2, 16)},
+    "q and k must have one head size, got 16 and 24": {"k": (2, 7, 2, 24)},
+    "k and v must be equally long, got 7 and 6 keys": {"v": (2, 6, 2, 8)},
+    "k and v must have the same heads, got 2 and 1": {"v": (2, 7, 1, 8)},
+    "q's heads must be a multiple of k's, got 3 and 2": {"q": (2, 5, 3, 16)},
+    "d must be from 1 to 512, got 513": {"q": (2, 5, 4, 513), "k": (2, 7, 2, 513)},
+    "d_v must be from 1 to 512, got 520": {"v": (2, 7, 2, 520)},
 }
-_GIVEN: dict[str, tuple[dict[str, Any], str]] = {
-    "window": ({"window": (-1, 3)}, r"a window's sides must be 0 or more, got \(-1, 3\)"),
-    "corner": ({"corner": "middle"}, "corner must be top_left or bottom_right, got middle"),
-    "softcap": ({"softcap": 0.0}, "softcap must be positive and finite, got 0.0"),
-    "scale": ({"scale": float("inf")}, "scale must be finite, got inf"),
-    "dropout": ({"dropout_p": 1.0}, "dropout_p must be at least 0 and below 1, got 1.0"),
-    "large seed": (
-        {"dropout_seed": 2**63},
-        r"dropout_seed must be at least 0 and below 2\^63, got 9223372036854775808",
-    ),
-    "seed": ({"dropout_seed": -1}, r"dropout_seed must be at least 0 and below 2\^63, got -1"),
-    "bias shape": (
-        {"bias": torch.zeros(2, 3, 5, 7)},
-        r"bias must have shape \(2, 4, 5, 7\), or 1 .*, got \(2, 3, 5, 7\)",
-    ),
-    "bias over keys": (
-        {"bias": torch.zeros(2, 4, 5, 1)},
-        r"bias must have shape \(2, 4, 5, 7\), or 1 .*, got \(2, 4, 5, 1\)",
-    ),
-    "bias dtype": (
-        {"bias": torch.zeros(2, 4, 5, 7, dtype=torch.float16)},
-        "bias must be float32 like q, got float16",
-    ),
-    "sink": (
-        {"sink": torch.zeros(3)},
-        r"sink must be float32 of shape \(4,\), got float32 of \(3,\)",
-    ),
-    "slopes": (
-        {"alibi_slopes": torch.zeros(4).double()},
-        r"alibi_slopes must be float32 of shape \(4,\), got float64 of \(4,\)",
-    ),
+_OPTIONS: dict[str, dict[str, Any]] = {
+    r"a window's sides must be 0 or more, got \(-1, 3\)": {"window": (-1, 3)},
+    "corner must be top_left or bottom_right, got middle": {"corner": "middle"},
+    "softcap must be positive and finite, got 0.0": {"softcap": 0.0},
+    "scale must be finite, got inf": {"scale": float("inf")},
+    "dropout_p must be at least 0 and below 1, got 1.0": {"dropout_p": 1.0},
+    r"dropout_seed must be at least 0 and below 2\^63, got 9223372036854775808": {
+        "dropout_seed": 2**63
+    },
+    r"dropout_seed must be at least 0 and below 2\^63, got -1": {"dropout_seed": -1},
+    r"bias must have shape \(2, 4, 5, 7\), or 1 .*, got \(2, 3, 5, 7\)": {
+        "bias": torch.zeros(2, 3, 5, 7)
+    },
+    r"bias must have shape \(2, 4, 5, 7\), or 1 .*, got \(2, 4, 5, 1\)": {
+        "bias": torch.zeros(2, 4, 5, 1)
+    },
+    "bias must be float32 like q, got float16": {
+        "bias": torch.zeros(2, 4, 5, 7, dtype=torch.float16)
+    },
+    r"sink must be float32 of shape \(4,\), got float32 of \(3,\)": {"sink": torch.zeros(3)},
+    r"alibi_slopes must be float32 of shape \(4,\), got float64 of \(4,\)": {
+        "alibi_slopes": torch.zeros(4).double()
+    },
 }
-_VARLEN: dict[str, tuple[dict[str, Any], str]] = {
-    "one of two": (_sequences(_offsets(0, 5), None), "cu_seqlens_k is missing"),
-    "descending": (
-        _sequences(_offsets(0, 4, 2, 5), _offsets(0, 1, 2, 7)),
-        "cu_seqlens_q must ascend, got 4 and then 2 at 2",
+_SEQUENCES: dict[str, dict[str, Any]] = {
+    "cu_seqlens_k is missing": _sequences(_offsets(0, 5), None),
+    "cu_seqlens_q must ascend, got 4 and then 2 at 2": _sequences(
+        _offsets(0, 4, 2, 5), _offsets(0, 1, 2, 7)
     ),
-    "too short": (
-        _sequences(_offsets(0, 4), _offsets(0, 7)),
-        "cu_seqlens_q must end at the 5 rows of q, got 4",
+    "cu_seqlens_q must end at the 5 rows of q, got 4": _sequences(_offsets(0, 4), _offsets(0, 7)),
+    "cu_seqlens_q must start at 0, got 1": _sequences(_offsets(1, 5), _offsets(0, 7)),
+    "the same number of sequences, got 1 and 2": _sequences(_offsets(0, 5), _offsets(0, 3, 7)),
+    r"cu_seqlens_q must be int32 of shape \(n \+ 1,\), got int64 of \(2,\)": _sequences(
+        _offsets(0, 5).long(), _offsets(0, 7)
     ),
-    "start": (_sequences(_offsets(1, 5), _offsets(0, 7)), "cu_seqlens_q must start at 0, got 1"),
-    "numbers": (
-        _sequences(_offsets(0, 5), _offsets(0, 3, 7)),
-        "the same number of sequences, got 1 and 2",
-    ),
-    "dtype": (
-        _sequences(_offsets(0, 5).long(), _offsets(0, 7)),
-        r"cu_seqlens_q must be int32 of shape \(n \+ 1,\), got int64 of \(2,\)",
-    ),
-    "longest": (
-        {**_sequences(_offsets(0, 5), _offsets(0, 7)), "max_seqlen_k": 6},
-        "max_seqlen_k must be at least the longest sequence, 7, got 6",
-    ),
-    "bias": (
-        {**_sequences(_offsets(0, 5), _offsets(0, 7)), "bias": torch.zeros(1, 4, 5, 7)},
-        "a bias isn't served together with cu_seqlens",
-    ),
+    "max_seqlen_k must be at least the longest sequence, 7, got 6": {
+        **_sequences(_offsets(0, 5), _offsets(0, 7)),
+        "max_seqlen_k": 6,
+    },
+    "a bias isn't served together with cu_seqlens": {
+        **_sequences(_offsets(0, 5), _offsets(0, 7)),
+        "bias": torch.zeros(1, 4, 5, 7),
+    },
 }
 
 
@@ -121,30 +102,21 @@ def _of(shapes: _Shapes) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("call", [flash, attention], ids=["kernel", "function"])
-@pytest.mark.parametrize("name", _SHAPES)
-def test_mismatched_tensors_are_refused(name: str, call: Callable[..., object]) -> None:
-    """Sizes that don't belong together, and heads past the widest."""
-    changed, sentence = _SHAPES[name]
+@pytest.mark.parametrize(
+    ("shapes", "given", "sentence"),
+    [
+        *(({**_BASE, **changed}, {}, sentence) for sentence, changed in _SHAPES.items()),
+        *((_BASE, given, sentence) for sentence, given in _OPTIONS.items()),
+        *((_ONE, given, sentence) for sentence, given in _SEQUENCES.items()),
+    ],
+    ids=[*_SHAPES, *_OPTIONS, *_SEQUENCES],
+)
+def test_arguments_that_cannot_be_meant_are_refused(
+    shapes: _Shapes, given: dict[str, Any], sentence: str, call: Callable[..., object]
+) -> None:
+    """Sizes that don't belong together, options out of range, offsets that would leave a tensor."""
     with pytest.raises(AttentionError, match=sentence):
-        call(*_of({**_BASE, **changed}))
-
-
-@pytest.mark.parametrize("call", [flash, attention], ids=["kernel", "function"])
-@pytest.mark.parametrize("name", _GIVEN)
-def test_impossible_options_are_refused(name: str, call: Callable[..., object]) -> None:
-    """Numbers out of range, and tensors of another shape or dtype."""
-    given, sentence = _GIVEN[name]
-    with pytest.raises(AttentionError, match=sentence):
-        call(*_of(_BASE), **given)
-
-
-@pytest.mark.parametrize("call", [flash, attention], ids=["kernel", "function"])
-@pytest.mark.parametrize("name", _VARLEN)
-def test_broken_sequences_are_refused(name: str, call: Callable[..., object]) -> None:
-    """Offsets that would read or write outside of the tensors."""
-    given, sentence = _VARLEN[name]
-    with pytest.raises(AttentionError, match=sentence):
-        call(*_of(_ONE), **given)
+        call(*_of(shapes), **given)
 
 
 def test_sequences_in_more_than_one_batch_are_refused() -> None:
@@ -173,12 +145,11 @@ def test_mixed_devices_are_refused(call: Callable[..., object]) -> None:
         call(q, k, v.to("meta"))
 
 
-@pytest.mark.parametrize("name", _SHAPES)
-def test_mismatched_tensors_without_memory_are_refused(name: str) -> None:
+@pytest.mark.parametrize("sentence", _SHAPES)
+def test_mismatched_tensors_without_memory_are_refused(sentence: str) -> None:
     """Where only shapes are worked out, as in a model that is being laid out."""
-    changed, sentence = _SHAPES[name]
     with pytest.raises(AttentionError, match=sentence):
-        attention(*(each.to("meta") for each in _of({**_BASE, **changed})))
+        attention(*(each.to("meta") for each in _of({**_BASE, **_SHAPES[sentence]})))
 
 
 @pytest.mark.parametrize("given", [{"corner": 3}, {"scale": "wide"}, {"sinks": torch.zeros(4)}])
