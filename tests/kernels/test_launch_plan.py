@@ -23,7 +23,6 @@ from kernel_workbench.kernels.device import is_told, told_multiprocessors
 from kernel_workbench.kernels.layer_norm import layer_norm, rms_norm
 
 _SIZES = (1, 4, 2, 64)  # of q, k and v
-_Mutate = Callable[[pytest.MonkeyPatch], object]
 _IS_CHECKED = pytest.mark.skipif(
     triton.__version__ not in launch_plan.CHECKED_VERSIONS,
     reason=f"nobody has read the launch of Triton {triton.__version__}",
@@ -243,34 +242,22 @@ def _watched(*_: object, **__: object) -> None:
     pass
 
 
-_DOUBTS: dict[str, _Mutate] = {
-    "a hook before": lambda patch: patch.setattr(
-        knobs.runtime.launch_enter_hook, "calls", [_enter]
-    ),
-    "a hook after": lambda patch: patch.setattr(knobs.runtime.launch_exit_hook, "calls", [_enter]),
-    "a hook that is no chain": lambda patch: patch.setattr(
-        knobs.runtime, "launch_enter_hook", _enter
-    ),
-    "a hook of stages": lambda patch: patch.setattr(
-        knobs.runtime, "add_stages_inspection_hook", _enter
-    ),
-    "debugging": lambda patch: patch.setattr(knobs.runtime, "debug", True),
-    "instrumentation": lambda patch: patch.setattr(
-        knobs.compilation, "instrumentation_mode", "consan"
-    ),
-    "a kernel's hook": lambda patch: patch.setattr(hopper_kernel, "pre_run_hooks", [_enter]),
-    "a kernel that is debugged": lambda patch: patch.setattr(hopper_kernel, "debug", True),
-    "a launch that is replaced": lambda patch: patch.setattr(type(hopper_kernel), "run", _watched),
-    "another number of SMs": lambda patch: patch.setattr(launch_plan, "is_told", lambda: True),
+_DOUBTS: dict[str, tuple[object, str, object]] = {
+    "a hook before": (knobs.runtime.launch_enter_hook, "calls", [_enter]),
+    "a hook after": (knobs.runtime.launch_exit_hook, "calls", [_enter]),
+    "a hook that is no chain": (knobs.runtime, "launch_enter_hook", _enter),
+    "a hook of stages": (knobs.runtime, "add_stages_inspection_hook", _enter),
+    "debugging": (knobs.runtime, "debug", True),
+    "instrumentation": (knobs.compilation, "instrumentation_mode", "consan"),
+    "a kernel's hook": (hopper_kernel, "pre_run_hooks", [_enter]),
+    "a kernel that is debugged": (hopper_kernel, "debug", True),
+    "a launch that is replaced": (type(hopper_kernel), "run", _watched),
+    "another number of SMs": (launch_plan, "is_told", lambda: True),
 }
-_DOUBTS_AT_FIRST: dict[str, _Mutate] = {
-    "a version that nobody has read": lambda patch: patch.setattr(triton, "__version__", "3.6.1"),
-    "a launch that was replaced before": lambda patch: patch.setattr(
-        launch_plan, "_ORDINARY_RUN", _watched
-    ),
-    "a launch that gives no compiled kernel": lambda patch: patch.setattr(
-        launch_plan, "CompiledKernel", str
-    ),
+_DOUBTS_AT_FIRST: dict[str, tuple[object, str, object]] = {
+    "a version that nobody has read": (triton, "__version__", "3.6.1"),
+    "a launch that was replaced before": (launch_plan, "_ORDINARY_RUN", _watched),
+    "a launch that gives no compiled kernel": (launch_plan, "CompiledKernel", str),
 }
 
 
@@ -282,7 +269,7 @@ def test_plan_is_not_used_in_doubt(
     """As long as there is a doubt."""
     _keep(driver, _key())
     with monkeypatch.context() as patch:
-        _DOUBTS[doubt](patch)
+        patch.setattr(*_DOUBTS[doubt])
         assert launch_plan.planned(_key(), _tensors()) is None
     assert launch_plan.planned(_key(), _tensors()) is not None
 
@@ -303,7 +290,7 @@ def test_no_plan_is_kept_in_doubt(
 ) -> None:
     """Of a launch while there is a doubt."""
     with monkeypatch.context() as patch:
-        (_DOUBTS | _DOUBTS_AT_FIRST)[doubt](patch)
+        patch.setattr(*(_DOUBTS | _DOUBTS_AT_FIRST)[doubt])
         _keep(driver, _key())
     assert launch_plan.planned(_key(), _tensors()) is None
 
