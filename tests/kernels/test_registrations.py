@@ -24,233 +24,133 @@ def mine(**arguments):
 """
 _LINE = 7
 _NORM = "LAYER_NORM_BACKWARD"
-_PLAIN = f"{_NORM}, Domain(dtypes=(F16,))"
 
-# What a kernel is registered with, and a part of the one sentence that refuses it.
+# What is written of a domain beside its dtypes, of a kernel beside its domain, and of both, and a
+# part of the one sentence that refuses it.
+_WRONG_DOMAINS = {
+    "weight_dtypes=()": (
+        "weight_dtypes is empty, so the kernel serves no case; write (torch.float32,), or"
+    ),
+    "devices=()": "devices is empty, so the",
+    "weight_dtypes=('float',)": "weight_dtypes has 'float'; did you mean torch.float?",
+    "strides='contigous'": "Domain: strides is 'contigous'; did you mean contiguous?",
+    "alignment=0": "alignment is 0; write a p",
+    "alignment=-16": "alignment is -16;",
+    "alignment=12": "write a power of two, in",
+    "alignment=16.0": "power of two",
+    "unaligned='dy'": "unaligned is the string 'dy'; write ('dy',)",
+    "sm=90": "sm is 90; write the least and the",
+    "sm=('80', '90')": "as (80, 121)",
+    "sm=(90, 80)": "sm is (90, 80);",
+    "since={'bfloat16': 80}": "mean torch.bfloat16?",
+    "since=80": "since is 80; write a dict",
+    "sizes={'s_q': (1, 64)}": (
+        "its domain names s_q, and layer_norm_backward has no such size; there are m, n"
+    ),
+    "sizes={'n': (64, 1)}": "sizes['n'] is (64, 1), which no size is within",
+    "sizes={'n': 64}": "sizes['n'] is 64;",
+    "sizes={'n': (1, 2e3)}": "sizes['n'] is (1, 2000.0); write whole numbers, or None for no limit",
+    "sizes=['n']": "write a dict, as {'n': (",
+    "relations=('s_kv >= n',)": "its domain names s_kv, and layer_norm_backward has no such size",
+    "relations=('m = n',)": (
+        "Domain: relations has 'm = n'; write two sizes as 's_kv >= s_q' (or ==, <=, >, <), or"
+    ),
+    "relations=('exit() or m == n',)": "Domain: relations has 'exit() or m == n'; write two sizes",
+    "relations='m == n'": "relations is the string 'm == n'; write ('m == n',)",
+    "features=('no_bais',)": (
+        "a feature that layer_norm_backward doesn't have: no_bais; did you mean no_bias?"
+    ),
+    "features='no_bias'": "features is the string 'no_bias'; write ('no_bias',)",
+    "devices=('cdua',)": "devices is 'cdua'; did you mean cuda?",
+    "devices='cuda'": "write ('cuda',)",
+    "interpretable='no'": "interpretable is 'no'; write True or False",
+    "also='m > 1'": "also is 'm > 1'; write a function",
+    "stride='rows'": "unexpected keyword argument 'stride'; did you mean strides?",
+    "weight_dtypes=[F16, F16]": "Domain: weight_dtypes has torch.float16 twice; write it once",
+    "features=('',)": "Domain: features has '', which names nothing; leave it out",
+    "features=('no_bias', 'no_bias')": "Domain: features has 'no_bias' twice; write it once",
+    "devices=('cpu', 'cuda', 'cpu')": "Domain: devices has 'cpu' twice; write it once",
+    "devices=(' ',)": "Domain: devices has ' ', which names nothing; leave it out",
+    "unaligned=('',)": "Domain: unaligned has '', which names nothing; leave it out",
+    "unaligned=['x', 'x']": "Domain: unaligned has 'x' twice; write it once",
+    "relations=('m >= n', 'm >= n')": "Domain: relations has 'm >= n' twice; write it once",
+    "relations=('',)": "Domain: relations has '', which names nothing; leave it out",
+    "sizes={'': (1, 8)}": "Domain: sizes has '' for a name; write a string, as 'n'",
+}
+_WRONG_KERNELS = {
+    "same_code_as='row_persistent'": (
+        "same_code_as is for the workbench's own kernels; leave it out"
+    ),
+    "dispatched=lambda case: True": "dispatched is for the workbench's own kernels; leave it out",
+    "returnss=('dx',)": "unexpected keyword argument 'returnss'; did you mean returns?",
+    "numerics=Numerics(key_tiles=64)": (
+        "unexpected keyword argument 'key_tiles'; did you mean key_tile?"
+    ),
+    "numerics=Numerics(half_accumulators=64)": (
+        "unexpected keyword argument 'half_accumulators'; LayerNormNumerics(...) has it"
+    ),
+    "numerics=Numerics(casts='products normalized')": (
+        "a cast that layer_norm_backward doesn't have: normalized; did you mean normalised?"
+    ),
+    "numerics={'key_tile': 64}": "numerics is {'key_tile': 64}; write Numerics(...)",
+    "name=''": "name is ''; write a string",
+    "wraps=' '": "wraps is ' '; write the library's name",
+    "numerics=Numerics(casts='p p')": "casts has 'p' twice; write it",
+    "numerics=Numerics(casts=('p',))": (
+        "casts is ('p',); write names in a string, with spaces between"
+    ),
+    "numerics=Numerics(gradual_underflow='no')": "gradual_underflow is 'no'; write True or False",
+    "numerics=Numerics(batch_invariant='yes')": (
+        "batch_invariant is 'yes'; write True, False or None"
+    ),
+    "numerics=Numerics(key_tile=True)": "key_tile is True; write a whole number",
+    "numerics=Numerics(accumulation_roundoff='2**-24')": (
+        "accumulation_roundoff is '2**-24'; write a number"
+    ),
+    "priority='high'": "priority is 'high'; write an int",
+    "name=7": "name is 7; write a string",
+    "workspace=0": "workspace is 0; write a function, or leave it out",
+    "wraps=True": "wraps is True; write the library's name",
+    "returns=('dgamma',)": (
+        "returns has 'dgamma', which is no output of the op; there are dbias, dweight, dx"
+    ),
+    "returns=('dbais',)": "did you mean dbias?",
+    "returns='dx'": "returns is the string 'dx'; write ('dx',)",
+    "returns=()": "returns is empty; name the outputs that it computes",
+    "returns=('dbias', 'dx')": "write each once, in the op's order: ('dx', 'dbias')",
+    "returns={'dx'}": "in the op's order: ('dx',)",
+    "returns=('dx', 'dx')": "in the op's order: ('dx',)",
+}
 _WRONG = {
-    "code of another": (
-        f"{_NORM}, Domain(dtypes=(F16,)), same_code_as='row_persistent'",
-        "same_code_as is for the workbench's own kernels; leave it out",
+    "'layer_norm_backwards', Domain(dtypes=(F16,))": "LAYER_NORM_BACKWARD",
+    "'LAYER_NORM_BACKWARD', Domain(dtypes=(F16,))": "LAYER_NORM_BACKWARD",
+    "7, Domain(dtypes=(F16,))": "its op is 7, and an op is imported from",
+    f"{_NORM}, {{}}": "its domain is {}; write Domain(dtypes=(...), ...)",
+    f"{_NORM}, Domain(dtypes=('float16',))": (
+        "Domain: dtypes has 'float16'; did you mean torch.float16?"
     ),
-    "cases of dispatch": (
-        f"{_NORM}, Domain(dtypes=(F16,)), dispatched=lambda case: True",
-        "dispatched is for the workbench's own kernels; leave it out",
+    f"{_NORM}, Domain(dtypes=())": (
+        "Domain: dtypes is empty, so the kernel serves no case; write (torch.float16,)"
     ),
-    "op as a string": ("'layer_norm_backwards', Domain(dtypes=(F16,))", "LAYER_NORM_BACKWARD"),
-    "op's name": ("'LAYER_NORM_BACKWARD', Domain(dtypes=(F16,))", "LAYER_NORM_BACKWARD"),
-    "op that is none": ("7, Domain(dtypes=(F16,))", "its op is 7, and an op is imported from"),
-    "domain as a dict": (f"{_NORM}, {{}}", "its domain is {}; write Domain(dtypes=(...), ...)"),
-    "dtype as a string": (
-        f"{_NORM}, Domain(dtypes=('float16',))",
-        "Domain: dtypes has 'float16'; did you mean torch.float16?",
+    f"{_NORM}, Domain(dtypes=[])": "dtypes is empty, so the kernel",
+    f"{_NORM}, Domain(dtypes='bf16')": "Domain: dtypes has 'bf16'; did you mean torch.bfloat16?",
+    f"{_NORM}, Domain(dtypes=F16)": "Domain: dtypes is torch.float16 alone; write (torch.float16,)",
+    f"{_NORM}, Domain(dtypes=(16,))": "dtypes has 16; write dtypes, as",
+    "ATTENTION_FORWARD, Domain(dtypes=(F16,), sizes={'s_k': (1, 64)})": (
+        "its domain names s_k, and attention_forward has no such size; did you mean s_kv?"
     ),
-    "no dtype": (
-        f"{_NORM}, Domain(dtypes=())",
-        "Domain: dtypes is empty, so the kernel serves no case; write (torch.float16,)",
+    "ATTENTION_FORWARD, Domain(dtypes=(F16,)), numerics=LayerNormNumerics()": (
+        "numerics is LayerNormNumerics(...), of another op; write Numerics(...)"
     ),
-    "no dtype in a list": (f"{_NORM}, Domain(dtypes=[])", "dtypes is empty, so the kernel"),
-    "no dtype of weights": (
-        f"{_NORM}, Domain(dtypes=(F16,), weight_dtypes=())",
-        "weight_dtypes is empty, so the kernel serves no case; write (torch.float32,), or",
-    ),
-    "no device": (f"{_NORM}, Domain(dtypes=(F16,), devices=())", "devices is empty, so the"),
-    "one string for dtypes": (
-        f"{_NORM}, Domain(dtypes='bf16')",
-        "Domain: dtypes has 'bf16'; did you mean torch.bfloat16?",
-    ),
-    "one dtype": (
-        f"{_NORM}, Domain(dtypes=F16)",
-        "Domain: dtypes is torch.float16 alone; write (torch.float16,)",
-    ),
-    "number for a dtype": (f"{_NORM}, Domain(dtypes=(16,))", "dtypes has 16; write dtypes, as"),
-    "weight's dtype": (
-        f"{_NORM}, Domain(dtypes=(F16,), weight_dtypes=('float',))",
-        "weight_dtypes has 'float'; did you mean torch.float?",
-    ),
-    "strides": (
-        f"{_NORM}, Domain(dtypes=(F16,), strides='contigous')",
-        "Domain: strides is 'contigous'; did you mean contiguous?",
-    ),
-    "no alignment": (f"{_NORM}, Domain(dtypes=(F16,), alignment=0)", "alignment is 0; write a p"),
-    "negative alignment": (f"{_NORM}, Domain(dtypes=(F16,), alignment=-16)", "alignment is -16;"),
-    "odd alignment": (f"{_NORM}, Domain(dtypes=(F16,), alignment=12)", "write a power of two, in"),
-    "alignment as a float": (f"{_NORM}, Domain(dtypes=(F16,), alignment=16.0)", "power of two"),
-    "unaligned as a string": (
-        f"{_NORM}, Domain(dtypes=(F16,), unaligned='dy')",
-        "unaligned is the string 'dy'; write ('dy',)",
-    ),
-    "one sm": (f"{_NORM}, Domain(dtypes=(F16,), sm=90)", "sm is 90; write the least and the"),
-    "sm as strings": (f"{_NORM}, Domain(dtypes=(F16,), sm=('80', '90'))", "as (80, 121)"),
-    "sm the wrong way round": (f"{_NORM}, Domain(dtypes=(F16,), sm=(90, 80))", "sm is (90, 80);"),
-    "since": (f"{_NORM}, Domain(dtypes=(F16,), since={{'bfloat16': 80}})", "mean torch.bfloat16?"),
-    "since as a number": (f"{_NORM}, Domain(dtypes=(F16,), since=80)", "since is 80; write a dict"),
-    "size of another op": (
-        f"{_NORM}, Domain(dtypes=(F16,), sizes={{'s_q': (1, 64)}})",
-        "its domain names s_q, and layer_norm_backward has no such size; there are m, n",
-    ),
-    "size that is misspelt": (
-        "ATTENTION_FORWARD, Domain(dtypes=(F16,), sizes={'s_k': (1, 64)})",
-        "its domain names s_k, and attention_forward has no such size; did you mean s_kv?",
-    ),
-    "size the wrong way round": (
-        f"{_NORM}, Domain(dtypes=(F16,), sizes={{'n': (64, 1)}})",
-        "sizes['n'] is (64, 1), which no size is within",
-    ),
-    "size as a number": (f"{_NORM}, Domain(dtypes=(F16,), sizes={{'n': 64}})", "sizes['n'] is 64;"),
-    "size as a float": (
-        f"{_NORM}, Domain(dtypes=(F16,), sizes={{'n': (1, 2e3)}})",
-        "sizes['n'] is (1, 2000.0); write whole numbers, or None for no limit",
-    ),
-    "sizes as a list": (f"{_NORM}, Domain(dtypes=(F16,), sizes=['n'])", "write a dict, as {'n': ("),
-    "relation of another op's sizes": (
-        f"{_NORM}, Domain(dtypes=(F16,), relations=('s_kv >= n',))",
-        "its domain names s_kv, and layer_norm_backward has no such size",
-    ),
-    "relation that is none": (
-        f"{_NORM}, Domain(dtypes=(F16,), relations=('m = n',))",
-        "Domain: relations has 'm = n'; write two sizes as 's_kv >= s_q' (or ==, <=, >, <), or",
-    ),
-    "relation with code in it": (
-        f"{_NORM}, Domain(dtypes=(F16,), relations=('exit() or m == n',))",
-        "Domain: relations has 'exit() or m == n'; write two sizes",
-    ),
-    "relation as a string": (
-        f"{_NORM}, Domain(dtypes=(F16,), relations='m == n')",
-        "relations is the string 'm == n'; write ('m == n',)",
-    ),
-    "feature": (
-        f"{_NORM}, Domain(dtypes=(F16,), features=('no_bais',))",
-        "a feature that layer_norm_backward doesn't have: no_bais; did you mean no_bias?",
-    ),
-    "features as a string": (
-        f"{_NORM}, Domain(dtypes=(F16,), features='no_bias')",
-        "features is the string 'no_bias'; write ('no_bias',)",
-    ),
-    "device": (
-        f"{_NORM}, Domain(dtypes=(F16,), devices=('cdua',))",
-        "devices is 'cdua'; did you mean cuda?",
-    ),
-    "devices as a string": (f"{_NORM}, Domain(dtypes=(F16,), devices='cuda')", "write ('cuda',)"),
-    "interpretable": (
-        f"{_NORM}, Domain(dtypes=(F16,), interpretable='no')",
-        "interpretable is 'no'; write True or False",
-    ),
-    "also": (f"{_NORM}, Domain(dtypes=(F16,), also='m > 1')", "also is 'm > 1'; write a function"),
-    "keyword of a domain": (
-        f"{_NORM}, Domain(dtypes=(F16,), stride='rows')",
-        "unexpected keyword argument 'stride'; did you mean strides?",
-    ),
-    "keyword of a kernel": (
-        f"{_PLAIN}, returnss=('dx',)",
-        "unexpected keyword argument 'returnss'; did you mean returns?",
-    ),
-    "keyword of numerics": (
-        f"{_PLAIN}, numerics=Numerics(key_tiles=64)",
-        "unexpected keyword argument 'key_tiles'; did you mean key_tile?",
-    ),
-    "keyword of an op's own numerics": (
-        f"{_PLAIN}, numerics=Numerics(half_accumulators=64)",
-        "unexpected keyword argument 'half_accumulators'; LayerNormNumerics(...) has it",
-    ),
-    "numerics of another op": (
-        "ATTENTION_FORWARD, Domain(dtypes=(F16,)), numerics=LayerNormNumerics()",
-        "numerics is LayerNormNumerics(...), of another op; write Numerics(...)",
-    ),
-    "cast that the op doesn't have": (
-        f"{_PLAIN}, numerics=Numerics(casts='products normalized')",
-        "a cast that layer_norm_backward doesn't have: normalized; did you mean normalised?",
-    ),
-    "numerics as a dict": (
-        f"{_PLAIN}, numerics={{'key_tile': 64}}",
-        "numerics is {'key_tile': 64}; write Numerics(...)",
-    ),
-    "dtype twice": (
-        f"{_NORM}, Domain(dtypes=(F16, F16))",
-        "Domain: dtypes has torch.float16 twice; write it once",
-    ),
-    "dtype of weights twice": (
-        f"{_NORM}, Domain(dtypes=(F16,), weight_dtypes=[F16, F16])",
-        "Domain: weight_dtypes has torch.float16 twice; write it once",
-    ),
-    "empty feature": (
-        f"{_NORM}, Domain(dtypes=(F16,), features=('',))",
-        "Domain: features has '', which names nothing; leave it out",
-    ),
-    "feature twice": (
-        f"{_NORM}, Domain(dtypes=(F16,), features=('no_bias', 'no_bias'))",
-        "Domain: features has 'no_bias' twice; write it once",
-    ),
-    "device twice": (
-        f"{_NORM}, Domain(dtypes=(F16,), devices=('cpu', 'cuda', 'cpu'))",
-        "Domain: devices has 'cpu' twice; write it once",
-    ),
-    "blank device": (
-        f"{_NORM}, Domain(dtypes=(F16,), devices=(' ',))",
-        "Domain: devices has ' ', which names nothing; leave it out",
-    ),
-    "blank argument": (
-        f"{_NORM}, Domain(dtypes=(F16,), unaligned=('',))",
-        "Domain: unaligned has '', which names nothing; leave it out",
-    ),
-    "argument twice": (
-        f"{_NORM}, Domain(dtypes=(F16,), unaligned=['x', 'x'])",
-        "Domain: unaligned has 'x' twice; write it once",
-    ),
-    "relation twice": (
-        f"{_NORM}, Domain(dtypes=(F16,), relations=('m >= n', 'm >= n'))",
-        "Domain: relations has 'm >= n' twice; write it once",
-    ),
-    "blank relation": (
-        f"{_NORM}, Domain(dtypes=(F16,), relations=('',))",
-        "Domain: relations has '', which names nothing; leave it out",
-    ),
-    "blank size": (
-        f"{_NORM}, Domain(dtypes=(F16,), sizes={{'': (1, 8)}})",
-        "Domain: sizes has '' for a name; write a string, as 'n'",
-    ),
-    "empty name": (f"{_PLAIN}, name=''", "name is ''; write a string"),
-    "empty library": (f"{_PLAIN}, wraps=' '", "wraps is ' '; write the library's name"),
-    "cast twice": (f"{_PLAIN}, numerics=Numerics(casts='p p')", "casts has 'p' twice; write it"),
-    "casts in a tuple": (
-        f"{_PLAIN}, numerics=Numerics(casts=('p',))",
-        "casts is ('p',); write names in a string, with spaces between",
-    ),
-    "truth value that is none": (
-        f"{_PLAIN}, numerics=Numerics(gradual_underflow='no')",
-        "gradual_underflow is 'no'; write True or False",
-    ),
-    "truth value that may be left out": (
-        f"{_PLAIN}, numerics=Numerics(batch_invariant='yes')",
-        "batch_invariant is 'yes'; write True, False or None",
-    ),
-    "tile that is no whole number": (
-        f"{_PLAIN}, numerics=Numerics(key_tile=True)",
-        "key_tile is True; write a whole number",
-    ),
-    "roundoff that is no number": (
-        f"{_PLAIN}, numerics=Numerics(accumulation_roundoff='2**-24')",
-        "accumulation_roundoff is '2**-24'; write a number",
-    ),
-    "priority": (f"{_PLAIN}, priority='high'", "priority is 'high'; write an int"),
-    "name": (f"{_PLAIN}, name=7", "name is 7; write a string"),
-    "workspace": (f"{_PLAIN}, workspace=0", "workspace is 0; write a function, or leave it out"),
-    "wraps": (f"{_PLAIN}, wraps=True", "wraps is True; write the library's name"),
-    "output that is none": (
-        f"{_PLAIN}, returns=('dgamma',)",
-        "returns has 'dgamma', which is no output of the op; there are dbias, dweight, dx",
-    ),
-    "output that is misspelt": (f"{_PLAIN}, returns=('dbais',)", "did you mean dbias?"),
-    "one output as a string": (
-        f"{_PLAIN}, returns='dx'",
-        "returns is the string 'dx'; write ('dx',)",
-    ),
-    "no output": (f"{_PLAIN}, returns=()", "returns is empty; name the outputs that it computes"),
-    "outputs in another order": (
-        f"{_PLAIN}, returns=('dbias', 'dx')",
-        "write each once, in the op's order: ('dx', 'dbias')",
-    ),
-    "set of outputs": (f"{_PLAIN}, returns={{'dx'}}", "in the op's order: ('dx',)"),
-    "output twice": (f"{_PLAIN}, returns=('dx', 'dx')", "in the op's order: ('dx',)"),
+    f"{_NORM}, Domain(dtypes=(F16, F16))": "Domain: dtypes has torch.float16 twice; write it once",
+    **{
+        f"{_NORM}, Domain(dtypes=(F16,), {fields})": sentence
+        for fields, sentence in _WRONG_DOMAINS.items()
+    },
+    **{
+        f"{_NORM}, Domain(dtypes=(F16,)), {others}": sentence
+        for others, sentence in _WRONG_KERNELS.items()
+    },
 }
 
 
@@ -270,17 +170,16 @@ def test_code_is_shared_with_a_kernel_of_the_op_that_has_its_own() -> None:
         assert (other.origin, other.same_code_as) == ("ours", None)
 
 
-@pytest.mark.parametrize("name", _WRONG)
-def test_registration_that_cant_be_meant_is_one_sentence(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", _WRONG)
+def test_registration_that_cant_be_meant_is_one_sentence(arguments: str, tmp_path: Path) -> None:
     """It names the file and the line, says what was given, and what to write in its place."""
-    arguments, sentence = _WRONG[name]
     file = tmp_path / "mine.py"
     file.write_text(_FILE.format(arguments=arguments))
     with pytest.raises(KernelError) as caught:
         load_file(file)
     text = str(caught.value)
     assert text.startswith(f"--kernels {file}: ")
-    assert sentence in text
+    assert _WRONG[arguments] in text
     assert text.count("\n") == 0
     assert f"(line {_LINE})" in text
     assert not any(each.origin == "user" for each in all_kernels())
