@@ -326,7 +326,32 @@ from kernel_workbench import op
 @op(sizes={"m": ROWS, "n": COLUMNS})
 """
 _PLAIN = 'def mine(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:\n    '
-# A function, the line that the sentence names, and a part of the sentence.
+# Bodies of functions, whose line the sentence names, and a part of the sentence.
+_WRONG_BODIES = {
+    "random numbers": ("return x + torch.randn_like(x)", "draws random numbers"),
+    "an input that is changed": ("return x.mul_(2)", "changes its argument x"),
+    "a branch by values": ("return x if x.sum() > 0 else -x", "goes by a tensor's values"),
+    "numpy": ("return torch.from_numpy(x.numpy())", "it leaves PyTorch by numpy"),
+    "bits of its argument": (
+        "return (x.view(torch.int32) & -8192).view(torch.float32)",
+        "it reads a number's bits",
+    ),
+    "bits of what it computed": (
+        "return (2 * x).float().view(torch.int32).view(torch.float32).double()",
+        "it reads a number's bits, from torch.float32 to torch.int32",
+    ),
+    "numbers made of bits": (
+        "return x * torch.full((1,), 1072693248 << 32).view(torch.float64)",
+        "it reads a number's bits, from torch.int64 to torch.float64",
+    ),
+    "no rule": ("return torch.linalg.svd(x)[0] @ x", "svd"),
+    "other dtype": ("return x @ torch.ones(5, 5, dtype=torch.int32)", "it fails in float64"),
+    "fp8 on the way": (
+        "return x.to(torch.float8_e4m3fn).to(x.dtype) * 2",
+        "it casts to fp8 on the way",
+    ),
+}
+# Functions, the line that the sentence names, and a part of the sentence.
 _WRONG = {
     "no shape": ("def mine(x: Tensor) -> Tensor:\n    return x", 8, "x has no shape"),
     "no annotation": ("def mine(x):\n    return x", 8, "x has no shape"),
@@ -334,35 +359,6 @@ _WRONG = {
         'def mine(x: Float[Tensor, "m n"]):\n    return x',
         8,
         "y has no shape",
-    ),
-    "random numbers": (_PLAIN + "return x + torch.randn_like(x)", 10, "draws random numbers"),
-    "an input that is changed": (_PLAIN + "return x.mul_(2)", 10, "changes its argument x"),
-    "a branch by values": (
-        _PLAIN + "return x if x.sum() > 0 else -x",
-        10,
-        "goes by a tensor's values",
-    ),
-    "numpy": (_PLAIN + "return torch.from_numpy(x.numpy())", 10, "it leaves PyTorch by numpy"),
-    "bits of its argument": (
-        _PLAIN + "return (x.view(torch.int32) & -8192).view(torch.float32)",
-        10,
-        "it reads a number's bits",
-    ),
-    "bits of what it computed": (
-        _PLAIN + "return (2 * x).float().view(torch.int32).view(torch.float32).double()",
-        10,
-        "it reads a number's bits, from torch.float32 to torch.int32",
-    ),
-    "numbers made of bits": (
-        _PLAIN + "return x * torch.full((1,), 1072693248 << 32).view(torch.float64)",
-        10,
-        "it reads a number's bits, from torch.int64 to torch.float64",
-    ),
-    "no rule": (_PLAIN + "return torch.linalg.svd(x)[0] @ x", 10, "svd"),
-    "other dtype": (
-        _PLAIN + "return x @ torch.ones(5, 5, dtype=torch.int32)",
-        10,
-        "it fails in float64",
     ),
     "other shape": (_PLAIN + "return x.sum(0)", 8, "has shape (5,) where its annotation says"),
     "a size that nothing says": (
@@ -375,11 +371,7 @@ _WRONG = {
         8,
         "i holds whole numbers; say the size",
     ),
-    "fp8 on the way": (
-        _PLAIN + "return x.to(torch.float8_e4m3fn).to(x.dtype) * 2",
-        10,
-        "it casts to fp8 on the way",
-    ),
+    **{name: (_PLAIN + body, 10, part) for name, (body, part) in _WRONG_BODIES.items()},
 }
 
 
