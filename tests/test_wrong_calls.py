@@ -10,12 +10,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-import kernel_workbench
-from kernel_workbench import SOFTMAX_FORWARD, Domain, mcp
+from kernel_workbench import SOFTMAX_FORWARD, Domain, accuracy, bench, compare, mcp, search
 from kernel_workbench.pytest_plugin import _plan_of
 from kernel_workbench.reports.record import RecordError
 from kernel_workbench.reports.run_report import Report
@@ -25,30 +25,34 @@ from tests import ROOT
 _X = torch.ones(2, 3)
 _ACTION = ROOT / ".github" / "actions" / "accuracy" / "annotate.py"
 
+
+def _matched(actual: object, **given: Any) -> None:  # noqa: ANN401
+    assert_matches(actual, SOFTMAX_FORWARD, **given)  # type: ignore[arg-type]
+
+
+def _marked(*given: object, **options: object) -> object:
+    return _plan_of(given, options, "t.py")
+
+
 # A call, the type of its error, and words of the sentence.
 _CALLS: tuple[tuple[str, Callable[[], object], type[Exception], str], ...] = (
-    ("accuracy of a number", lambda: kernel_workbench.accuracy(3), TypeError, "got a int"),  # type: ignore[arg-type]
-    ("accuracy of None", lambda: kernel_workbench.accuracy(None), TypeError, "got a NoneType"),  # type: ignore[arg-type]
-    ("accuracy of a builtin", lambda: kernel_workbench.accuracy(len), TypeError, "isn't written"),
-    ("accuracy of a list", lambda: kernel_workbench.accuracy([3]), TypeError, "got a int"),  # type: ignore[list-item]
+    ("accuracy of a number", lambda: accuracy(3), TypeError, "got a int"),  # type: ignore[arg-type]
+    ("accuracy of None", lambda: accuracy(None), TypeError, "got a NoneType"),  # type: ignore[arg-type]
+    ("accuracy of a builtin", lambda: accuracy(len), TypeError, "isn't written"),
+    ("accuracy of a list", lambda: accuracy([3]), TypeError, "got a int"),  # type: ignore[list-item]
     (
         "accuracy on a number",
-        lambda: kernel_workbench.accuracy("a.py", cases=[3]),  # type: ignore[list-item]
+        lambda: accuracy("a.py", cases=[3]),  # type: ignore[list-item]
         TypeError,
         "got a int as a case",
     ),
-    ("search of None", lambda: kernel_workbench.search(None), TypeError, "got a NoneType"),  # type: ignore[arg-type]
-    ("bench of None", lambda: kernel_workbench.bench(None), TypeError, "got a NoneType"),  # type: ignore[arg-type]
-    ("compare of nothing", kernel_workbench.compare, RecordError, ""),
-    (
-        "compare of no file",
-        lambda: kernel_workbench.compare("none.jsonl"),
-        RecordError,
-        "there is no such file",
-    ),
+    ("search of None", lambda: search(None), TypeError, "got a NoneType"),  # type: ignore[arg-type]
+    ("bench of None", lambda: bench(None), TypeError, "got a NoneType"),  # type: ignore[arg-type]
+    ("compare of nothing", compare, RecordError, ""),
+    ("compare of no file", lambda: compare("none.jsonl"), RecordError, "there is no such file"),
     (
         "compare of no run",
-        lambda: kernel_workbench.compare(Report.of_no_run("accuracy", 2, "x")),
+        lambda: compare(Report.of_no_run("accuracy", 2, "x")),
         RecordError,
         "a report has no record",
     ),
@@ -61,32 +65,12 @@ _CALLS: tuple[tuple[str, Callable[[], object], type[Exception], str], ...] = (
     ("a report of no JSON", lambda: Report.from_json("{"), ValueError, ""),
     ("a report of another JSON", lambda: Report.from_json("[]"), ValueError, ""),
     ("no op", lambda: assert_matches(_X), ArgumentsError, ""),
-    (
-        "both ways",
-        lambda: assert_matches(_X, SOFTMAX_FORWARD, reference=torch.exp, x=_X),
-        ArgumentsError,
-        "",
-    ),
+    ("both ways", lambda: _matched(_X, reference=torch.exp, x=_X), ArgumentsError, ""),
     ("an op's name", lambda: assert_matches(_X, "softmax", x=_X), ArgumentsError, ""),  # type: ignore[arg-type]
-    ("no arguments", lambda: assert_matches(_X, SOFTMAX_FORWARD), ArgumentsError, ""),
-    (
-        "another argument",
-        lambda: assert_matches(_X, SOFTMAX_FORWARD, x=_X, y=_X),
-        ArgumentsError,
-        "",
-    ),
-    (
-        "an argument of another type",
-        lambda: assert_matches(_X, SOFTMAX_FORWARD, x=[1.0]),
-        ArgumentsError,
-        "",
-    ),
-    (
-        "an argument of whole numbers",
-        lambda: assert_matches(_X, SOFTMAX_FORWARD, x=_X.long()),
-        ArgumentsError,
-        "",
-    ),
+    ("no arguments", lambda: _matched(_X), ArgumentsError, ""),
+    ("another argument", lambda: _matched(_X, x=_X, y=_X), ArgumentsError, ""),
+    ("an argument of another type", lambda: _matched(_X, x=[1.0]), ArgumentsError, ""),
+    ("an argument of whole numbers", lambda: _matched(_X, x=_X.long()), ArgumentsError, ""),
     (
         "arguments on two devices",
         lambda: assert_matches(_X, reference=torch.add, input=_X, other=_X.to("meta")),
@@ -117,43 +101,38 @@ _CALLS: tuple[tuple[str, Callable[[], object], type[Exception], str], ...] = (
         ArgumentsError,
         "tier is 'fast'",
     ),
-    ("a marker of no op", lambda: _plan_of((3,), {}, "t.py"), pytest.UsageError, "3 is no op"),
+    ("a marker of no op", lambda: _marked(3), pytest.UsageError, "3 is no op"),
     (
         "a marker of an op's wrong name",
-        lambda: _plan_of(("softmax",), {}, "t.py"),
+        lambda: _marked("softmax"),
         pytest.UsageError,
         "'softmax' is no op",
     ),
     (
         "a marker of no domain",
-        lambda: _plan_of((SOFTMAX_FORWARD, 3), {}, "t.py"),
+        lambda: _marked(SOFTMAX_FORWARD, 3),
         pytest.UsageError,
         "3 is no domain",
     ),
     (
         "a marker of a tier",
-        lambda: _plan_of((SOFTMAX_FORWARD, None, "fast"), {}, "t.py"),
+        lambda: _marked(SOFTMAX_FORWARD, None, "fast"),
         pytest.UsageError,
         "tier is 'fast'",
     ),
     (
         "a marker of a device",
-        lambda: _plan_of((SOFTMAX_FORWARD,), {"device": "gpu"}, "t.py"),
+        lambda: _marked(SOFTMAX_FORWARD, device="gpu"),
         pytest.UsageError,
         "device is 'gpu'",
     ),
-    (
-        "a marker of a word",
-        lambda: _plan_of((SOFTMAX_FORWARD,), {"speed": 3}, "t.py"),
-        pytest.UsageError,
-        "speed",
-    ),
+    ("a marker of a word", lambda: _marked(SOFTMAX_FORWARD, speed=3), pytest.UsageError, "speed"),
     ("a tool of no op", lambda: mcp.describe_op("fft"), ValueError, "there is no op 'fft'"),
     ("a tool of no name", lambda: mcp.describe_op(""), ValueError, "there is no op ''"),
-    ("search of a list", lambda: kernel_workbench.search([None]), TypeError, "got a NoneType"),  # type: ignore[list-item]
+    ("search of a list", lambda: search([None]), TypeError, "got a NoneType"),  # type: ignore[list-item]
     (
         "compare of a program",
-        lambda: kernel_workbench.compare(__file__),
+        lambda: compare(__file__),
         RecordError,
         "test_wrong_calls.py, line 1: not JSON",
     ),
@@ -210,7 +189,7 @@ def test_wrong_option_of_serve_is_a_sentence(words: list[str], sentence: str) ->
 
 def test_wrong_input_of_a_run_is_its_error(tmp_path: Path) -> None:
     """A function and a tool return a report all the same; its status is that of bad usage."""
-    report = kernel_workbench.accuracy("flash", op="fft", device="cpu", results=tmp_path)
+    report = accuracy("flash", op="fft", device="cpu", results=tmp_path)
     assert (report.passed, report.verdict, report.exit_status) == (False, "usage", 2)
     assert report.error is not None and "--op fft: there is no such op" in report.error
     tried = mcp.accuracy(str(tmp_path / "none.py"), device="cpu")
