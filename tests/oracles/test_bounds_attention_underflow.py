@@ -7,7 +7,8 @@ underflow declared it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -37,147 +38,93 @@ def _flushing() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def _base(*, width: int = 1, keys: int = 3) -> Inputs:
-    """One batch, head and query, some keys, all scores 0: P = 1 / keys; lse and out are given."""
-    one = torch.zeros(1, 1, 1, width)
-    many = torch.zeros(1, keys, 1, width)
-    return {
-        "q": one,
-        "k": many,
-        "v": many.clone(),
-        "do": one.clone(),
-        "out": one.clone(),
+def _given(keys: int = 3, **changed: float | list[float] | Tensor) -> Inputs:
+    """One batch, head, query and column, all zeros, so that P = 1 / keys; lse and out are given.
+
+    changed: other values; a list is a tensor's rows [1, s, 1, 1]
+    """
+    known: dict[str, float | list[float] | Tensor] = {
+        "q": [0.0],
+        "k": [0.0] * keys,
+        "v": [0.0] * keys,
+        "do": [0.0],
+        "out": [0.0],
         "lse": torch.full((1, 1, 1), float(torch.tensor(keys).double().log())),
         "scale": 1.0,
     }
+    return {
+        name: torch.tensor(each).view(1, -1, 1, 1) if isinstance(each, list) else each
+        for name, each in (known | changed).items()
+    }
 
 
-def _flushed_query() -> Inputs:
-    """q below 2^-126 times keys of 2^126: scores of 1 that are all 0."""
-    made = _base()
-    made["q"] = torch.full((1, 1, 1, 1), TINY)
-    made["k"] = (2.0**126 * torch.tensor([1.0, -1.0, 0.5])).view(1, 3, 1, 1)
-    made["v"] = torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1, 1)
-    made["do"] = torch.ones(1, 1, 1, 1)
-    return made
-
-
-def _flushed_weight() -> Inputs:
-    """A weight below 2^-126 of a value of 2^120; its score is -87.9."""
-    made = _base(keys=2)
-    made["q"] = torch.ones(1, 1, 1, 1)
-    made["k"] = torch.tensor([0.0, -87.9]).view(1, 2, 1, 1)
-    made["v"] = torch.tensor([2.0**-30, 2.0**127]).view(1, 2, 1, 1)
-    made["lse"] = torch.zeros(1, 1, 1)
-    return made
-
-
-def _flushed_weight_times_do() -> Inputs:
-    """The same weight, of a gradient of 2^120: it is all of dv there, and of dS."""
-    made = _flushed_weight()
-    made["v"] = torch.tensor([0.0, 1.0]).view(1, 2, 1, 1)
-    made["do"] = torch.full((1, 1, 1, 1), 2.0**120)
-    return made
-
-
-def _flushed_product() -> Inputs:
-    """A mean with one kept value of nine is flushed before dropout makes 100 of it; or do is."""
-    made = _base(keys=9)
-    made["v"] = torch.full((1, 9, 1, 1), 2.0**-122.9)
-    made["do"] = torch.full((1, 1, 1, 1), TINY)
-    return {**made, "dropout_p": 0.99, "dropout_seed": 18}
-
-
-def _flushed_do() -> Inputs:
-    """do below 2^-126 times values of 2^100, in dP."""
-    made = _base()
-    made["do"] = torch.full((1, 1, 1, 1), TINY)
-    made["v"] = (LARGE * torch.tensor([1.0, -1.0, 2.0])).view(1, 3, 1, 1)
-    made["q"], made["k"] = torch.zeros(1, 1, 1, 1), torch.zeros(1, 3, 1, 1)
-    made["k"] = torch.tensor([1.0, -1.0, 1.0]).view(1, 3, 1, 1)
-    return made
-
-
-def _flushed_do_in_delta() -> Inputs:
-    """do below 2^-126 times an out of 2^100, in D, which meets keys that don't cancel."""
-    made = _base()
-    made["do"] = torch.full((1, 1, 1, 1), TINY)
-    made["out"] = torch.full((1, 1, 1, 1), LARGE)
-    made["k"] = torch.ones(1, 3, 1, 1)
-    return made
-
-
-def _flushed_ds() -> Inputs:
-    """dS below 2^-126 times keys of 2^100; q is 0, so that scores are."""
-    made = _base()
-    made["do"] = torch.full((1, 1, 1, 1), 2.0**-63)
-    made["v"] = torch.full((1, 3, 1, 1), 2.0**-62.5)
-    made["k"] = torch.full((1, 3, 1, 1), LARGE)
-    return made
-
-
-def _flushed_scaled_ds() -> Inputs:
-    """dS is normal and scale dS isn't: the loss is 2^-126 |k|, not scale 2^-126 |k|."""
-    made = _flushed_ds()
-    made["v"] = torch.full((1, 3, 1, 1), 2.0**-56.5)
-    made["scale"] = 2.0**-5
-    return made
-
-
-def _flushed_key() -> Inputs:
-    """A key below 2^-126 times a dS of 2^100."""
-    made = _base()
-    made["k"] = torch.full((1, 3, 1, 1), TINY)
-    made["do"], made["v"] = torch.full((1, 1, 1, 1), LARGE), torch.ones(1, 3, 1, 1)
-    return made
-
-
-def _flushed_before_the_scale() -> Inputs:
-    """dq's sum is flushed before it is multiplied by a scale of 1024."""
-    made = _base()
-    made["do"], made["v"] = torch.full((1, 1, 1, 1), 1.0), torch.ones(1, 3, 1, 1)
-    made["k"] = torch.full((1, 3, 1, 1), 2.0**-125.5)
-    made["scale"] = 1024.0
-    return made
-
-
-def _flushed_sink() -> Inputs:
-    """A sink's weight below 2^-126 times a D of 2^100."""
-    made = _base()
-    made["sink"] = torch.full((1,), -86.5)
-    made["do"] = torch.full((1, 1, 1, 1), LARGE)
-    made["out"] = torch.ones(1, 1, 1, 1)
-    return made
-
-
-def _flushed_bias_gradient() -> Inputs:
-    """dS itself is the output, and below 2^-126."""
-    made = _base()
-    made["do"], made["v"] = torch.full((1, 1, 1, 1), 2.0**-63), torch.full((1, 3, 1, 1), 2.0**-63)
-    made["bias"] = torch.zeros(1, 1, 1, 3)
-    return made
-
-
-Made = Callable[[], Inputs]
-BACKWARDS: tuple[tuple[Made, str, Way], ...] = (
-    (_flushed_query, "dv", Way()),
-    (_flushed_weight_times_do, "dv", Way()),
-    (_flushed_product, "dv", Way()),
-    (_flushed_do, "dq", Way()),
-    (_flushed_do_in_delta, "dq", Way()),
-    (_flushed_ds, "dq", Way()),
-    (_flushed_scaled_ds, "dq", Way(folded=True)),
-    (_flushed_key, "dq", Way()),
-    (_flushed_before_the_scale, "dq", Way()),
-    (_flushed_sink, "dsink", Way()),
-    (_flushed_bias_gradient, "dbias", Way()),
-)
-FORWARDS: tuple[tuple[Made, str], ...] = (
-    (_flushed_query, "out"),
-    (_flushed_query, "lse"),
-    (_flushed_weight, "out"),
-    (_flushed_product, "out"),
-)
+_WEIGHT: dict[str, Any] = {"q": [1.0], "k": [0.0, -87.9], "lse": torch.zeros(1, 1, 1)}
+_PLAIN = Way()
+# do below 2^-126 times an out of 2^100.
+_DELTA = _given(do=[TINY], out=[LARGE], k=[1.0] * 3)
+# What is flushed, and the outputs in which it counts, the inputs and how the kernel computes.
+_FLUSHED = {
+    "q below 2^-126 times keys of 2^126: scores of 1 that are all 0": (
+        "out lse dv",
+        _given(q=[TINY], k=[2.0**126, -(2.0**126), 2.0**125], v=[1.0, 2.0, 3.0], do=[1.0]),
+        _PLAIN,
+    ),
+    "a weight below 2^-126 of a value of 2^127; its score is -87.9": (
+        "out",
+        _given(2, **_WEIGHT, v=[2.0**-30, 2.0**127]),
+        _PLAIN,
+    ),
+    "the same weight, of a gradient of 2^120: it is all of dv there, and of dS": (
+        "dv",
+        _given(2, **_WEIGHT, v=[0.0, 1.0], do=[2.0**120]),
+        _PLAIN,
+    ),
+    "a mean with one kept value of nine before dropout makes 100 of it; or do": (
+        "out dv",
+        _given(9, v=[2.0**-122.9] * 9, do=[TINY], dropout_p=0.99, dropout_seed=18),
+        _PLAIN,
+    ),
+    "do below 2^-126 times values of 2^100, in dP": (
+        "dq",
+        _given(do=[TINY], v=[LARGE, -LARGE, 2 * LARGE], k=[1.0, -1.0, 1.0]),
+        _PLAIN,
+    ),
+    "do below 2^-126 times an out of 2^100, in D, which meets keys that don't cancel": (
+        "dq",
+        _DELTA,
+        _PLAIN,
+    ),
+    "dS below 2^-126 times keys of 2^100; q is 0, so that scores are": (
+        "dq",
+        _given(do=[2.0**-63], v=[2.0**-62.5] * 3, k=[LARGE] * 3),
+        _PLAIN,
+    ),
+    "scale dS, of a normal dS: the loss is 2^-126 |k|, not scale 2^-126 |k|": (
+        "dq",
+        _given(do=[2.0**-63], v=[2.0**-56.5] * 3, k=[LARGE] * 3, scale=2.0**-5),
+        Way(folded=True),
+    ),
+    "a key below 2^-126 times a dS of 2^100": (
+        "dq",
+        _given(k=[TINY] * 3, do=[LARGE], v=[1.0] * 3),
+        _PLAIN,
+    ),
+    "dq's sum, before it is multiplied by a scale of 1024": (
+        "dq",
+        _given(do=[1.0], v=[1.0] * 3, k=[2.0**-125.5] * 3, scale=1024.0),
+        _PLAIN,
+    ),
+    "a sink's weight below 2^-126 times a D of 2^100": (
+        "dsink",
+        _given(sink=torch.full((1,), -86.5), do=[LARGE], out=[1.0]),
+        _PLAIN,
+    ),
+    "dS itself, which is the output": (
+        "dbias",
+        _given(do=[2.0**-63], v=[2.0**-63] * 3, bias=torch.zeros(1, 1, 1, 3)),
+        _PLAIN,
+    ),
+}
 
 
 def _trial(op: str, inputs: Inputs) -> Trial:
@@ -204,28 +151,24 @@ def _assert_needed(trial: Trial, outputs: dict[str, Tensor], name: str) -> None:
     assert trial.ratios(trial.outputs(Way()), narrow)[name][0] <= 1
 
 
-@pytest.mark.parametrize(("made", "name", "way"), BACKWARDS)
-def test_flushing_backward_is_within_the_bound(made: Made, name: str, way: Way) -> None:
-    """The backward with flushing on, against the oracle with flushing off."""
-    trial = _trial(BACKWARD, made())
+@pytest.mark.parametrize(
+    ("flushed", "name"),
+    [(flushed, name) for flushed, (names, _, _) in _FLUSHED.items() for name in names.split()],
+)
+def test_flushing_attention_is_within_the_bound(flushed: str, name: str) -> None:
+    """The forward or the backward with flushing on, against the oracle with flushing off."""
+    _, inputs, way = _FLUSHED[flushed]
+    trial = _trial(FORWARD if name in {"out", "lse"} else BACKWARD, inputs)
     _assert_needed(trial, _flush(trial, way), name)
-
-
-@pytest.mark.parametrize(("made", "name"), FORWARDS)
-def test_flushing_forward_is_within_the_bound(made: Made, name: str) -> None:
-    """The forward with flushing on, against the oracle with flushing off."""
-    trial = _trial(FORWARD, made())
-    _assert_needed(trial, _flush(trial, Way()), name)
 
 
 def test_flushing_delta_is_within_the_bound() -> None:
     """do below 2^-126 times an out of 2^100."""
-    inputs = _flushed_do_in_delta()
-    out, do = inputs["out"], inputs["do"]
+    out, do = _DELTA["out"], _DELTA["do"]
     assert isinstance(out, Tensor) and isinstance(do, Tensor)
     case = attention_case(DELTA, (1, 1, 1, 1, 3, 1, 1), torch.float32, "ci")
     trial = Trial.given(DELTA, case, {"out": out, "do": do})
-    emulation = Emulation(inputs, Way())
+    emulation = Emulation(_DELTA, Way())
     torch.set_flush_denormal(True)
     outputs = {"delta": emulation.delta(out)}
     torch.set_flush_denormal(False)
