@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-Call = Callable[[int], tuple[Tensor, Tensor]]
+Made = tuple[Tensor, Tensor]  # what it computed and what is right
+Call = Callable[[int], Made]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,8 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from tests.candidates.strict_idioms import idiom
-
-Made = tuple[Tensor, Tensor]
+from tests.candidates.strict_idioms import Made, idiom
 
 
 @triton.jit
