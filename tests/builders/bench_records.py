@@ -253,10 +253,10 @@ def counted(*launches: str) -> dict[str, Any]:
     return {"counters": tuple(counters), "counters_file": "bench-1-001-a.ncu-rep"}
 
 
-def wrong_row(kernel: str = _OURS[0], case: CaseInfo | None = None) -> BenchRow:
+def wrong_row() -> BenchRow:
     """Return a row without a figure, because its outputs are wrong."""
     reason = "dx is further from the truth than its bound in 14 of 28,120 elements; not timed"
-    row = _row(kernel, case or norm_case(37, 760), "wrong", reason)
+    row = _row(_OURS[0], norm_case(37, 760), "wrong", reason)
     return row.model_copy(update={"accuracy": "failed", "worst_ratio": 17.4})
 
 
@@ -265,9 +265,7 @@ def unfigured_row(kernel: str, case: CaseInfo, status: str, reason: str) -> Benc
     return _row(kernel, case, status, reason)
 
 
-def bench_rows(
-    *, weights: bool = True, failing: bool = True, known_gpu: bool = True
-) -> list[BenchRow]:
+def bench_rows(*, failing: bool = True, known_gpu: bool = True) -> list[BenchRow]:
     """Return rows of two ops: timed, refused, absent, and wrong and failed if asked."""
     rows = []
     for number, (m, n, times) in enumerate(_NORM_US):
@@ -277,8 +275,8 @@ def bench_rows(
                 reason = "serves n up to 32,768, got 65,536"
                 rows.append(unfigured_row(kernel, case, "refused", reason))
                 continue
-            weight = 32.0 * (number + 1) if weights else None
-            rows.append(bench_row(kernel, case, us, weight=weight, known_gpu=known_gpu))
+            weighted = bench_row(kernel, case, us, weight=32.0 * (number + 1), known_gpu=known_gpu)
+            rows.append(weighted)
     for s, d, causal, figures in _FORWARD_TFLOPS:
         case = forward_case(s, d, ("causal",) if causal else ())
         for kernel, tflops in zip(FORWARD_KERNELS, figures, strict=True):
@@ -287,7 +285,7 @@ def bench_rows(
                 rows.append(unfigured_row(kernel, case, "refused", reason))
                 continue
             us = _work(case)[0] / tflops / 1e6
-            weight = 48.0 if weights and s == 4096 and d == 128 else None
+            weight = 48.0 if s == 4096 and d == 128 else None
             rows.append(bench_row(kernel, case, us, weight=weight, known_gpu=known_gpu))
     besides = {"codes": ("shared GPU", "busy host"), "gpu_processes": 2, "host_load": 0.31}
     rows[0] = rows[0].model_copy(update=besides)

@@ -100,7 +100,7 @@ def changed(trace: Trace, name: str, change: Callable[[float, int | None], int |
     return replace(trace, samples=samples)
 
 
-def without(trace: Trace, name: str, code: str = "not supported") -> Trace:
+def without(trace: Trace, name: str) -> Trace:
     """Return the trace of a GPU that lacks a field."""
-    missing = trace.missing | {name: Missing(code, "made up for a test")}
+    missing = trace.missing | {name: Missing("not supported", "made up for a test")}
     return replace(changed(trace, name, lambda *_: None), missing=missing)

@@ -112,13 +112,12 @@ def _case(
     *,
     distribution: str = "normal",
     options: str = "bias",
-    sizes: tuple[int, ...] = SIZES,
     dtype: torch.dtype = torch.bfloat16,
 ) -> Case:
     """By default a backward with a bias, and so all six tensors that a layout may place."""
     wanted = "" if op == DELTA else options
     return attention_case(
-        op, sizes, dtype, "ci", layout=layout, distribution=distribution, options=wanted
+        op, SIZES, dtype, "ci", layout=layout, distribution=distribution, options=wanted
     )
 
 
