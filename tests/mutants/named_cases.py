@@ -30,7 +30,6 @@ BIAS_OVER_HEADS = f"{_PAIR}-{{}}-contiguous-bias-bias_over_heads"
 BIAS_OVER_QUERIES = f"{_PAIR}-{{}}-contiguous-bias-bias_over_queries"
 BIAS_SOFTCAP = f"{_SHORT}-{{}}-contiguous-bias-softcap"
 BIAS_CAUSAL = f"{_WIDE}-{{}}-contiguous-bias-causal"
-ALIBI = f"{_PAIR}-{{}}-contiguous-alibi"
 ALIBI_CORNER = f"{_TWO}-s_q37-s_kv70-d64-d_v64-{{}}-contiguous-alibi-bottom_right-causal"
 SOFTCAP = f"{_SHORT}-{{}}-contiguous-softcap"
 SINK = f"{_PAIR}-{{}}-contiguous-sink"
@@ -59,9 +58,7 @@ DECODING_ALL = (
 SPLIT_DEAD_ROWS = "b1-h_q1-h_kv1-s_q300-s_kv280-d64-d_v64-{}-contiguous-bottom_right-causal"
 # Lengths and heads.
 NO_QUERIES = f"{_ONE}-s_q0-s_kv17-d64-d_v64-{{}}-contiguous"
-NO_KEYS = f"{_ONE}-s_q17-s_kv0-d64-d_v64-{{}}-contiguous"
 FIVE_TILES = f"{_ONE}-s_q64-s_kv257-d64-d_v64-{{}}-contiguous"
-LAST_KEY_ALONE = f"{_ONE}-s_q63-s_kv129-d64-d_v64-{{}}-contiguous"
 LAST_QUERY_ALONE = f"{_ONE}-s_q1025-s_kv33-d64-d_v64-{{}}-contiguous"
 TAIL_OF_HEADS = "b2-h_q2-h_kv2-s_q65-s_kv35-d64-d_v64-{}-contiguous"
 HEAD_320 = f"{_ONE}-s_q33-s_kv35-d320-d_v320-{{}}-contiguous"
@@ -77,7 +74,6 @@ BIAS_INF_ROWS = (
     "b1-h_q4-h_kv4-s_q37-s_kv70-d64-d_v64-{}-contiguous-bias_inf_row-bias-bias_over_batch-"
     "bias_over_queries"
 )
-BIAS_EXPANDED = "b2-h_q1-h_kv1-s_q17-s_kv24-d64-d_v64-{}-bias_expanded_batch-bias"
 # Values.
 VALUES = f"{_WIDE}-{{}}-contiguous"
 VALUES_150 = f"{_ONE}-s_q37-s_kv150-d64-d_v64-{{}}-contiguous"
