@@ -116,6 +116,16 @@ def _registry_as_it_was() -> Iterator[None]:
             del sys.modules[name]
 
 
+@pytest.fixture
+def known_ops_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget the ops that a test defines, at its end."""
+    before = dict(OPS)
+    monkeypatch.setattr(registry, "_homes", {})
+    yield
+    OPS.clear()
+    OPS.update(before)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _forked_workers(device: torch.device) -> Iterator[None]:
     """Fork the server of workers, and users' processes, from a Python that has torch loaded."""

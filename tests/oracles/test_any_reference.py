@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from kernel_workbench.kernels import registry
 from kernel_workbench.kernels.registry import KernelError, load_ops
-from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import Numerics, Op
 from kernel_workbench.oracles.reference import ReferenceOp
+
+pytestmark = pytest.mark.usefixtures("known_ops_alone")
 
 CPU = torch.device("cpu")
 _HEAD = """
@@ -211,16 +210,6 @@ _OF_ONE = (
     *("square", "std", "std_mean", "svd", "tan", "tanh", "tanhshrink", "threshold", "topk"),
     *("trace", "trapezoid", "tril", "trunc", "unique", "var", "vander"),
 )
-
-
-@pytest.fixture(autouse=True)
-def _known_ops_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a test defines is gone after it."""
-    before = dict(OPS)
-    monkeypatch.setattr(registry, "_homes", {})
-    yield
-    OPS.clear()
-    OPS.update(before)
 
 
 def _written(folder: Path, body: str, returned: str = _MN, arguments: str = _X) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from kernel_workbench.kernels import registry
 from kernel_workbench.kernels.registry import KernelError, load_ops
 from kernel_workbench.oracles import (
     ADD_RMS_NORM_FORWARD,
@@ -375,16 +373,6 @@ _WRONG = {
 }
 
 
-@pytest.fixture
-def _known_ops_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a test defines is gone after it."""
-    before = dict(OPS)
-    monkeypatch.setattr(registry, "_homes", {})
-    yield
-    OPS.clear()
-    OPS.update(before)
-
-
 def _same(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
     return x
 
@@ -412,7 +400,7 @@ def test_names_that_an_op_lists_are_refused_in_a_sentence(
         made_by(sizes={"m": ROWS, "n": COLUMNS}, **listed)(_same)
 
 
-@pytest.mark.usefixtures("_known_ops_alone")
+@pytest.mark.usefixtures("known_ops_alone")
 @pytest.mark.parametrize("kind", _WRONG)
 def test_wrong_reference_is_refused_in_a_sentence(kind: str, tmp_path: Path) -> None:
     """With the file, the line and what to write."""
@@ -427,7 +415,7 @@ def test_wrong_reference_is_refused_in_a_sentence(kind: str, tmp_path: Path) -> 
     assert "\n" not in told
 
 
-@pytest.mark.usefixtures("_known_ops_alone")
+@pytest.mark.usefixtures("known_ops_alone")
 def test_last_cast_to_codes_is_the_outputs_own(tmp_path: Path) -> None:
     """The truth is what is cast, and its bound is the one before the cast."""
     file = tmp_path / "mine.py"
@@ -450,7 +438,7 @@ def test_last_cast_to_codes_is_the_outputs_own(tmp_path: Path) -> None:
     assert bool((bound <= 2.0**-23 * y.abs() + 2.0**-125).all())
 
 
-@pytest.mark.usefixtures("_known_ops_alone")
+@pytest.mark.usefixtures("known_ops_alone")
 def test_op_of_a_taken_name_is_refused(tmp_path: Path) -> None:
     """A user's op can't stand for one of the workbench's."""
     file = tmp_path / "mine.py"

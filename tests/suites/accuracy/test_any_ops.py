@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from kernel_workbench.kernels import registry
 from kernel_workbench.kernels.registry import KernelError, load_ops
-from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import CONTIGUOUS
 from kernel_workbench.reports.record import AccuracyRow
 from studies.sound_kernels import rows_of
 
-pytestmark = pytest.mark.long_run
+pytestmark = [pytest.mark.long_run, pytest.mark.usefixtures("known_ops_alone")]
 
 _FOLDER = Path("tests/candidates/any_ops")
 _FILES = ("in_place", "whole_numbers", "constants", "masks")
@@ -28,16 +25,6 @@ _RULES = {
     "wrong_returns_others": _FORM,
     "wrong_never_written": "unwritten output",
 }
-
-
-@pytest.fixture(autouse=True)
-def _known_ops_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a test defines is gone after it."""
-    before = dict(OPS)
-    monkeypatch.setattr(registry, "_homes", {})
-    yield
-    OPS.clear()
-    OPS.update(before)
 
 
 def _rows(file: Path, device: torch.device) -> tuple[AccuracyRow, ...]:
