@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from kernel_workbench.kernels.domain import Domain, Strides
-from kernel_workbench.oracles import ATTENTION_FORWARD, LAYER_NORM_BACKWARD
+from kernel_workbench.oracles import ATTENTION_FORWARD
+from kernel_workbench.oracles.layer_norm.cases import layer_norm_case
 from kernel_workbench.oracles.op import Case, Layout, TensorLayout
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -27,11 +28,10 @@ def _case(
     layout: Layout | None = None,
     options: tuple[str, ...] = (),
 ) -> Case:
-    return Case(
-        op=LAYER_NORM_BACKWARD.name,
-        sizes=(("m", m), ("n", n)),
-        dtype=dtype,
-        weight_dtype=dtype if weight is None else weight,
+    return layer_norm_case(
+        m,
+        n,
+        (dtype, dtype if weight is None else weight),
         layout=layout or Layout("contiguous"),
         options=frozenset(options),
     )

@@ -33,13 +33,7 @@ def _outputs(kernel: _Kernel, case: Case, device: torch.device) -> list[Tensor]:
 
 
 def _case(m: int, n: int, *options: str) -> Case:
-    return Case(
-        op="layer_norm_backward",
-        sizes=(("m", m), ("n", n)),
-        dtype=torch.float32,
-        weight_dtype=torch.float32,
-        options=frozenset(options),
-    )
+    return layer_norm_case(m, n, (torch.float32, torch.float32), options=frozenset(options))
 
 
 @pytest.mark.parametrize("name", _KERNELS)

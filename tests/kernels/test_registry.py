@@ -26,6 +26,7 @@ from kernel_workbench.kernels.registry import (
     load_file,
 )
 from kernel_workbench.oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD, LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.layer_norm.cases import layer_norm_case
 from kernel_workbench.oracles.op import CONTIGUOUS, Case, Layout, Numerics, TensorLayout
 from tests import ROOT
 
@@ -48,13 +49,7 @@ def _registry_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _case(n: int = 64, dtype: torch.dtype = F32, layout: Layout = CONTIGUOUS) -> Case:
-    return Case(
-        op=LAYER_NORM_BACKWARD.name,
-        sizes=(("m", 4), ("n", n)),
-        dtype=dtype,
-        weight_dtype=dtype,
-        layout=layout,
-    )
+    return layer_norm_case(4, n, (dtype, dtype), layout=layout)
 
 
 def _kernel(name: str, domain: Domain, priority: int = 0) -> Kernel:

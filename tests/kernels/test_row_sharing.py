@@ -14,6 +14,7 @@ from torch import Tensor
 from kernel_workbench.kernels import device as devices
 from kernel_workbench.kernels.layer_norm import row_sharing
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.layer_norm.cases import layer_norm_case
 from kernel_workbench.oracles.op import Case
 from tests.builders.commands import run_python
 
@@ -44,12 +45,7 @@ _SHARED: Callable[..., tuple[Tensor, Tensor | None, Tensor | None]] = row_sharin
 
 
 def _case(m: int, n: int) -> Case:
-    return Case(
-        op="layer_norm_backward",
-        sizes=(("m", m), ("n", n)),
-        dtype=torch.float32,
-        weight_dtype=torch.float32,
-    )
+    return layer_norm_case(m, n, (torch.float32, torch.float32))
 
 
 def _waiting_loops(ptx: str) -> list[list[str]]:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
-from kernel_workbench.oracles.op import Case, Inputs, Numerics
+from kernel_workbench.oracles.layer_norm.cases import layer_norm_case
+from kernel_workbench.oracles.op import Inputs, Numerics
 
 
 @pytest.fixture(autouse=True)
@@ -77,13 +78,7 @@ def test_flushing_arithmetic_is_within_the_bound(made: object) -> None:
     for each in (dy, x, weight, rstd):
         assert isinstance(each, Tensor)
     options = frozenset({"rms_norm"}) if mean is None else frozenset[str]()
-    case = Case(
-        op="layer_norm_backward",
-        sizes=(("m", x.shape[0]), ("n", n)),
-        dtype=torch.float32,
-        weight_dtype=torch.float32,
-        options=options,
-    )
+    case = layer_norm_case(x.shape[0], n, (torch.float32, torch.float32), options=options)
     truth = LAYER_NORM_BACKWARD.oracle(case, inputs)
     bounds = LAYER_NORM_BACKWARD.bound(case, inputs, truth, Numerics())
     torch.set_flush_denormal(True)

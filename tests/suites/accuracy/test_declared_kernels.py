@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernel_workbench.kernels.registry import Kernel
-from kernel_workbench.oracles import LAYER_NORM_BACKWARD
+from kernel_workbench.oracles.layer_norm.cases import layer_norm_case
 from kernel_workbench.oracles.op import Case, Numerics
 from kernel_workbench.reports.record import AccuracyRow
 from kernel_workbench.suites.accuracy.run import Run
@@ -75,13 +75,8 @@ def _case(
     distribution: str = "normal",
     *options: str,
 ) -> Case:
-    return Case(
-        op=LAYER_NORM_BACKWARD.name,
-        sizes=(("m", m), ("n", n)),
-        dtype=dtype,
-        weight_dtype=weight_dtype,
-        distribution=distribution,
-        options=frozenset(options),
+    return layer_norm_case(
+        m, n, (dtype, weight_dtype), distribution=distribution, options=frozenset(options)
     )
 
 

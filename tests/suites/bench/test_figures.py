@@ -9,6 +9,7 @@ import torch
 
 from kernel_workbench.kernels.registry import Kernel, all_kernels
 from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.layer_norm.cases import layer_norm_case
 from kernel_workbench.oracles.op import Case, Numerics
 from kernel_workbench.profiles.peaks import PEAKS
 from kernel_workbench.reports.record import Roof
@@ -26,13 +27,7 @@ def _kernel(op: str) -> Kernel:
 
 
 def _layer_norm(m: int, n: int) -> Case:
-    return Case(
-        op="layer_norm_backward",
-        sizes=(("m", m), ("n", n)),
-        dtype=torch.bfloat16,
-        weight_dtype=torch.bfloat16,
-        tier="full",
-    )
+    return layer_norm_case(m, n, (torch.bfloat16, torch.bfloat16), "full")
 
 
 def test_median_lies_in_its_interval_and_between_its_quartiles() -> None:

@@ -14,6 +14,7 @@ import torch
 
 from kernel_workbench.kernels.registry import Kernel, all_kernels
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD, RMS_NORM_BACKWARD, reference
+from kernel_workbench.oracles.layer_norm.cases import layer_norm_case
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.oracles.reference import symmetries
 from kernel_workbench.oracles.reference.cases import case_of
@@ -31,12 +32,7 @@ CPU = torch.device("cpu")
 
 
 def _case(m: int) -> Case:
-    return Case(
-        op=LAYER_NORM_BACKWARD.name,
-        sizes=(("m", m), ("n", 8)),
-        dtype=torch.float32,
-        weight_dtype=torch.float32,
-    )
+    return layer_norm_case(m, 8, (torch.float32, torch.float32))
 
 
 def _workers() -> Workers:

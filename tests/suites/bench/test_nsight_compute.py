@@ -14,7 +14,7 @@ import torch
 
 from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
-from kernel_workbench.oracles.op import Case
+from kernel_workbench.oracles.layer_norm.cases import layer_norm_case
 from kernel_workbench.reports.record import CountedLaunch, read
 from kernel_workbench.suites.bench import nsight_compute, suite
 from kernel_workbench.suites.bench.counted_call import profiled
@@ -28,12 +28,7 @@ from tests.builders.fake_ncu import report_text, write_ncu
 
 pytestmark = pytest.mark.long_run
 
-CASE = Case(
-    op=LAYER_NORM_BACKWARD.name,
-    sizes=(("m", 5), ("n", 8)),
-    dtype=torch.float32,
-    weight_dtype=torch.float32,
-)
+CASE = layer_norm_case(5, 8, (torch.float32, torch.float32))
 KERNEL = next(
     each
     for each in all_kernels()

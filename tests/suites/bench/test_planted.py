@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from kernel_workbench.oracles import LAYER_NORM_BACKWARD
-from kernel_workbench.oracles.op import Case
+from kernel_workbench.oracles.layer_norm.cases import layer_norm_case
 from tests.builders.by_hand import kernel_of, run_on
 from tests.candidates.planted import rows
 
-CASE = Case(
-    op=LAYER_NORM_BACKWARD.name,
-    sizes=(("m", 150), ("n", 40)),
-    dtype=torch.float32,
-    weight_dtype=torch.float32,
-)
+CASE = layer_norm_case(150, 40, (torch.float32, torch.float32))
 
 
 def test_planted_kernel_is_right_on_more_rows_too(device: torch.device) -> None:

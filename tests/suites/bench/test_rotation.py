@@ -9,6 +9,7 @@ from torch import Tensor
 from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.attention.cases import attention_case
+from kernel_workbench.oracles.layer_norm.cases import layer_norm_case
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.suites.bench.rotation import Rotation, changed_at, changes_in, moved
 from kernel_workbench.suites.bench.stamps import effective_mhz
@@ -16,12 +17,7 @@ from kernel_workbench.suites.bench.task import is_kept, kept_of
 
 CPU = torch.device("cpu")
 CASES = (
-    Case(
-        op="layer_norm_backward",
-        sizes=(("m", 6), ("n", 5)),
-        dtype=torch.float32,
-        weight_dtype=torch.float32,
-    ),
+    layer_norm_case(6, 5, (torch.float32, torch.float32)),
     attention_case(
         "attention_backward", (1, 2, 1, 5, 7, 4, 4), torch.float32, "ci", options="causal"
     ),
@@ -85,13 +81,7 @@ def test_outputs_of_changed_inputs_are_undone(case: Case) -> None:
 
 def test_argument_that_calls_add_to_is_put_back() -> None:
     """Each sample finds what the first one found, but for its signs."""
-    case = Case(
-        op="layer_norm_backward",
-        sizes=(("m", 6), ("n", 5)),
-        dtype=torch.float32,
-        weight_dtype=torch.float32,
-        options=frozenset({"accumulate"}),
-    )
+    case = layer_norm_case(6, 5, (torch.float32, torch.float32), options=frozenset({"accumulate"}))
     op = OPS[case.op]
     inputs = [op.inputs(case, CPU)]
     before = inputs[0]["dweight"]

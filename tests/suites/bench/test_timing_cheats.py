@@ -11,7 +11,7 @@ import torch
 
 from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
-from kernel_workbench.oracles.op import Case
+from kernel_workbench.oracles.layer_norm.cases import layer_norm_case
 from kernel_workbench.profiles.peaks import PEAKS
 from kernel_workbench.reports.record import BenchRow, Roof
 from kernel_workbench.suites.accuracy.run import Run
@@ -24,12 +24,7 @@ from tests import ROOT
 pytestmark = pytest.mark.long_run
 
 CHEATS = ROOT / "tests" / "candidates" / "timing_cheats"
-CASE = Case(
-    op=LAYER_NORM_BACKWARD.name,
-    sizes=(("m", 48), ("n", 96)),
-    dtype=torch.float32,
-    weight_dtype=torch.float32,
-)
+CASE = layer_norm_case(48, 96, (torch.float32, torch.float32))
 _CPU = torch.device("cpu")
 _NO_ROOFS = Roofs("cpu", 2**25, None, ())
 

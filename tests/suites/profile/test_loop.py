@@ -12,7 +12,7 @@ import torch
 
 from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
-from kernel_workbench.oracles.op import Case
+from kernel_workbench.oracles.layer_norm.cases import layer_norm_case
 from kernel_workbench.suites.profile import loop as module
 from kernel_workbench.suites.profile.figures import Reply
 from kernel_workbench.suites.profile.loop import loop
@@ -177,12 +177,7 @@ def test_kernel_that_cannot_be_captured_is_called_as_it_is(simulated: Gpu) -> No
 def test_outputs_after_a_loop_are_of_inputs_that_it_never_had(simulated: Gpu) -> None:
     """Signs are changed after it: the outputs are those of a call on the changed inputs."""
     simulated.refuses_capture = True
-    case = Case(
-        op=LAYER_NORM_BACKWARD.name,
-        sizes=(("m", 5), ("n", 8)),
-        dtype=torch.float32,
-        weight_dtype=torch.float32,
-    )
+    case = layer_norm_case(5, 8, (torch.float32, torch.float32))
 
     def function(**given: object) -> object:
         simulated.call()

@@ -14,7 +14,7 @@ import torch
 
 from kernel_workbench.kernels.registry import all_kernels
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
-from kernel_workbench.oracles.op import Case
+from kernel_workbench.oracles.layer_norm.cases import layer_norm_case
 from kernel_workbench.profiles.traces import FIELDS, Missing, Trace, save
 from kernel_workbench.reports.record import AccuracyRow, ProfileRow, Window
 from kernel_workbench.reports.views.profile_codes import meaning
@@ -42,12 +42,7 @@ CALL_US = 2000.0
 KERNEL = next(
     each for each in all_kernels() if each.name == "torch_eager" and each.op is LAYER_NORM_BACKWARD
 )
-CASE = Case(
-    op=LAYER_NORM_BACKWARD.name,
-    sizes=(("m", 64), ("n", 64)),
-    dtype=torch.float32,
-    weight_dtype=torch.float32,
-)
+CASE = layer_norm_case(64, 64, (torch.float32, torch.float32))
 BOARD = Board(700.0, 100.0, 110.0)
 RECORDED = synthetic(constant(POWER_W), seconds=4.0)
 

@@ -9,17 +9,12 @@ import torch
 
 from kernel_workbench.kernels.registry import Kernel, all_kernels
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
-from kernel_workbench.oracles.op import Case
+from kernel_workbench.oracles.layer_norm.cases import layer_norm_case
 from kernel_workbench.suites.sandbox.judge_side.workers import TaskError, Workers
 from kernel_workbench.suites.sandbox.parcels import Parcel
 
 MODULE = "tests.builders.tasks"
-CASE = Case(
-    op=LAYER_NORM_BACKWARD.name,
-    sizes=(("m", 3), ("n", 5)),
-    dtype=torch.float32,
-    weight_dtype=torch.float32,
-)
+CASE = layer_norm_case(3, 5, (torch.float32, torch.float32))
 EAGER = next(
     each for each in all_kernels() if each.name == "torch_eager" and each.op is LAYER_NORM_BACKWARD
 )
