@@ -206,8 +206,8 @@ class Accuracy(VerdictSuite):
 
     def _cases_of_run(self) -> tuple[Case, ...]:
         """Return the cases of the run that this process belongs to; note which it may try."""
-        known = Path(self.options.planned_cases)
-        spellings = [json.loads(line) for line in known.read_text().splitlines()]
+        path = Path(self.options.planned_cases)
+        spellings = [json.loads(line) for line in path.read_text().splitlines()]
         shares = [spelling.pop("share") for spelling in spellings]
         families = [spelling.pop("family") for spelling in spellings]
         cases = tuple(map(case_of, spellings))
@@ -218,7 +218,7 @@ class Accuracy(VerdictSuite):
         }
         if on_demand and self._number < self.processes:
             self.share = frozenset(on_demand)
-            self.claims = shards.Claims(known.parent, on_demand)
+            self.claims = shards.Claims(path.parent, on_demand)
         return cases
 
     @property
