@@ -14,6 +14,10 @@ A softmax subtracts any number near a row's maximum, and casts exponentials that
 larger or smaller. All exponentials of a nearly flat row are cast to the same side, by up to twice
 as much above a power of two as below it. Inside of `summed_in(LATE)` `subtracted` has another
 number for each row.
+
+A factor comes before a cast or after it, so that other numbers are cast. Where few elements of a
+block are large, the errors of one kernel say nothing of another's, whose factors stand elsewhere.
+Inside of `summed_in(MOVED)` they stand on the other side.
 """
 
 from __future__ import annotations
@@ -35,7 +39,9 @@ FUSED = -1
 LATE = -2
 """In place of lanes: sums by 32 lanes, and maxima of rows as a kernel has them that is slow to
 replace the maximum of earlier keys."""
-LANES = (1, 2, 8, 32, _LARGEST_FIRST, FUSED, LATE)
+MOVED = -3
+"""In place of lanes: sums by 32 lanes, and factors on the other side of a cast."""
+LANES = (1, 2, 8, 32, _LARGEST_FIRST, FUSED, LATE, MOVED)
 """How many lanes emulations are tried with: one is a loop over all of a row.
 
 Where a row's largest number comes first, by chance or in a loop that runs backwards, small ones are
@@ -45,7 +51,7 @@ numbers first.
 _LANES_OF_OTHERS = 32
 _GOLDEN = (math.sqrt(5) - 1) / 2  # whose multiples spread evenly over 0 to 1
 
-_late = ContextVar("_late", default=False)
+_order = ContextVar[int | None]("_order", default=None)  # the member of LANES
 
 _aten = torch.ops.aten
 _MOST_STEPS = 2**16  # that a lane takes; of longer sums a step adds up several numbers
@@ -80,12 +86,12 @@ def summed_in(lanes: int) -> Iterator[None]:
     Args:
         lanes: a member of `LANES`.
     """
-    before = _late.set(lanes == LATE)
+    before = _order.set(lanes)
     try:
         with _Order(lanes):
             yield
     finally:
-        _late.reset(before)
+        _order.reset(before)
 
 
 def subtracted(maxima: Tensor) -> Tensor:
@@ -98,10 +104,15 @@ def subtracted(maxima: Tensor) -> Tensor:
         The maxima, but inside of `summed_in(LATE)`. There they are up to log 2 less, so that
         exponentials have any place between two powers of two.
     """
-    if not _late.get():
+    if _order.get() != LATE:
         return maxima
     rows = torch.arange(maxima.numel(), dtype=torch.float64, device=maxima.device)
     return maxima - (rows * _GOLDEN % 1).mul(math.log(2)).float().view(maxima.shape)
+
+
+def sides(before: float, after: float) -> tuple[float, float]:
+    """Return the factors before and after a cast, exchanged inside of `summed_in(MOVED)`."""
+    return (after, before) if _order.get() == MOVED else (before, after)
 
 
 class _Order(TorchDispatchMode):

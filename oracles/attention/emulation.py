@@ -32,7 +32,7 @@ from kernel_workbench.oracles.attention.scores import Piece, Problem
 from kernel_workbench.oracles.attention.values import addends_vary
 from kernel_workbench.oracles.cases.distributions import INTEGERS
 from kernel_workbench.oracles.op import Case, Inputs, Numerics, Outputs, optional, required
-from kernel_workbench.oracles.orders import subtracted
+from kernel_workbench.oracles.orders import sides, subtracted
 from kernel_workbench.oracles.rounding import FLUSHED, UNIT_ROUNDOFF, tf32, whole_products
 
 # There errors come from underflow, or from the rounding of scores of thousands, which is as large
@@ -200,11 +200,12 @@ class _Gradients:
         if self.dbias is not None:
             piece.add_bias(self.dbias, way.cast(ds) if way.numerics.makes("bias_gradient") else ds)
         dx = ds if tile.tanh is None else ds * (1 - tile.tanh.square())
-        before, after = sorted((1.0, problem.scale), key=abs)
+        before, after = sides(*sorted((1.0, problem.scale), key=abs))
         dx = way.cast(dx * before)
         piece.write_rows(self.dq, way.product(dx, tile.k) * after)
         piece.add_keys(self.dk, way.product(dx.mT, tile.q) * after)
-        piece.add_keys(self.dv, way.product(way.cast(weights).mT, do) * keep_scale)
+        before, after = sides(1.0, keep_scale)
+        piece.add_keys(self.dv, way.product(way.cast(weights * before).mT, do) * after)
 
     def outputs(self, group: int) -> Outputs:
         """The gradients in their dtypes; dk and dv summed over so many heads, cast one by one."""

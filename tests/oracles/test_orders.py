@@ -12,8 +12,9 @@ import torch.nn.functional as F  # noqa: N812  # as everywhere
 from torch import Tensor
 
 from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.cases.names import case_named
 from kernel_workbench.oracles.op import Numerics, required
-from kernel_workbench.oracles.orders import FUSED, LANES, LATE, subtracted, summed_in
+from kernel_workbench.oracles.orders import FUSED, LANES, LATE, MOVED, subtracted, summed_in
 from kernel_workbench.oracles.reference.cases import case_of
 from kernel_workbench.suites.accuracy.verdict import Verdict, judge
 from kernel_workbench.suites.sandbox.call import Call
@@ -163,6 +164,32 @@ def test_late_maximum_is_smaller_by_less_than_a_power_of_two() -> None:
     assert 0 <= float(less.min()) < 0.05
     assert 0.64 < float(less.max()) <= math.log(2)
     assert len(less.unique()) == len(maxima)
+
+
+def test_factor_may_stand_on_the_other_side_of_a_cast() -> None:
+    """A kernel that scales dq after the cast of dS: where queries have one number, it may differ.
+
+    Scaled twice as much, dq is wrong all the same.
+    """
+    text = "b6-h_q8-h_kv1-s_q128-s_kv16-d32-d_v64-window_right3-bfloat16-contiguous-one_hot"
+    op, numerics = OPS["attention_gradients"], Numerics()
+    case = case_named(op, f"{op.name}-{text}-causal-gqa-sink-unequal_d-window-seed1")
+    assert case is not None
+    inputs = op.inputs(case, CPU)
+    truth = op.oracle(case, inputs)
+    bounds, emulation = op.bound(case, inputs, truth, numerics), op.emulate(case, inputs, numerics)
+
+    def moved() -> list[dict[str, Tensor | None]]:
+        with summed_in(MOVED):
+            return [op.emulate(case, inputs, numerics)]
+
+    outputs = {name: output for name, output in moved()[0].items() if output is not None}
+    judged = partial(judge, truth=truth, bounds=bounds, numerics=numerics, emulation=emulation)
+    call = Call(outputs, 0.0)
+    assert judged(call, call).rule == "emulation"
+    assert judged(call, call, other_orders=moved).rule is None
+    wrong = Call(outputs | {"dq": (outputs["dq"].double() * (1 + 2.0**-7)).to(case.dtype)}, 0.0)
+    assert judged(wrong, wrong, other_orders=moved).rule is not None
 
 
 def _judged(softmax: Callable[[Tensor], Tensor], *, others: bool) -> Verdict:
