@@ -10,7 +10,6 @@ backward is counted when it happens. Descriptions become cases when the recordin
 from __future__ import annotations
 
 import functools
-import inspect
 import json
 import os
 import sys
@@ -392,7 +391,7 @@ def _own(name: str, op: str) -> Target:
     if isinstance(vars(owner).get(attribute), staticmethod | classmethod):
         raise RecordingError(f"{name}: a static or class method can't be replaced; name a function")
     try:
-        arguments = named_arguments(inspect.signature(function))
+        arguments = named_arguments(function)
     except (TypeError, ValueError) as error:
         raise RecordingError(
             f"{name}: its parameters can't be read; name a function of Python that calls it"

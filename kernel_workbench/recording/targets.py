@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from inspect import Parameter, Signature
 from typing import Any
 
 from kernel_workbench.recording import views
@@ -42,66 +42,101 @@ class Target:
         return f"{self.module}:{self.path}"
 
 
-# What views call a parameter of torch's.
-_NAMES = {"input": "x", "normalized_shape": "shape", "mat2": "other"}
+def _layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):  # type: ignore[no-untyped-def]  # noqa: A002, ANN001, ANN202
+    return {"x": input, "shape": normalized_shape, "weight": weight, "bias": bias, "eps": eps}
 
 
-def named_arguments(signature: Signature) -> Callable[..., Mapping[str, Any]]:
-    """Return a function that names the arguments of a call of a function with this signature."""
-    return lambda *args, **kwargs: signature.bind(*args, **kwargs).arguments
+def _own_layer_norm(x, weight=None, bias=None, eps=1e-5):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    return {"x": x, "weight": weight, "bias": bias, "eps": eps}
 
 
-def _named(*names: str, **defaults: object) -> Callable[..., Mapping[str, Any]]:
-    """Return the same for a function of torch, of whose parameters the last have defaults."""
-    kind, empty = Parameter.POSITIONAL_OR_KEYWORD, Parameter.empty
-    every = [
-        Parameter(name, kind, default=defaults.get(name, empty)) for name in (*names, *defaults)
-    ]
-    named = named_arguments(Signature(every))
-    return lambda *args, **kwargs: {
-        _NAMES.get(name, name): value
-        for name, value in (defaults | dict(named(*args, **kwargs))).items()
+def _rms_norm(input, normalized_shape, weight=None, eps=None):  # type: ignore[no-untyped-def]  # noqa: A002, ANN001, ANN202
+    return {"x": input, "shape": normalized_shape, "weight": weight, "eps": eps}
+
+
+def _own_rms_norm(x, weight=None, eps=1e-6):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    return {"x": x, "weight": weight, "eps": eps}
+
+
+def _sdpa(  # type: ignore[no-untyped-def]  # noqa: ANN202
+    query,  # noqa: ANN001
+    key,  # noqa: ANN001
+    value,  # noqa: ANN001
+    attn_mask=None,  # noqa: ANN001
+    dropout_p=0.0,  # noqa: ANN001
+    is_causal=False,  # noqa: ANN001, FBT002
+    scale=None,  # noqa: ANN001
+    enable_gqa=False,  # noqa: ANN001, FBT002
+):
+    del enable_gqa
+    return locals()
+
+
+def _attention(q, k, v, **options):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN003, ANN202
+    return {"q": q, "k": k, "v": v, **options}
+
+
+def _softmax(input, dim=None, _stacklevel=3, dtype=None):  # type: ignore[no-untyped-def]  # noqa: A002, ANN001, ANN202
+    return {"x": input, "dim": dim, "dtype": dtype}
+
+
+def _torch_softmax(input, dim, dtype=None):  # type: ignore[no-untyped-def]  # noqa: A002, ANN001, ANN202
+    return {"x": input, "dim": dim, "dtype": dtype}
+
+
+def _cross_entropy(  # type: ignore[no-untyped-def]  # noqa: ANN202
+    input,  # noqa: A002, ANN001
+    target,  # noqa: ANN001
+    weight=None,  # noqa: ANN001
+    size_average=None,  # noqa: ANN001
+    ignore_index=-100,  # noqa: ANN001
+    reduce=None,  # noqa: ANN001
+    reduction="mean",  # noqa: ANN001
+    label_smoothing=0.0,  # noqa: ANN001
+):
+    del size_average, ignore_index, reduce
+    return {
+        "x": input,
+        "target": target,
+        "weight": weight,
+        "reduction": reduction,
+        "label_smoothing": label_smoothing,
     }
 
 
-_FUNCTIONAL = "torch.nn.functional"
+def _linear(input, weight, bias=None):  # type: ignore[no-untyped-def]  # noqa: A002, ANN001, ANN202
+    return {"x": input, "weight": weight, "bias": bias}
+
+
+def _matmul(input, other, *, out=None):  # type: ignore[no-untyped-def]  # noqa: A002, ANN001, ANN202
+    del out
+    return {"a": input, "b": other}
+
+
+def _bmm(input, mat2, *, out=None):  # type: ignore[no-untyped-def]  # noqa: A002, ANN001, ANN202
+    del out
+    return {"a": input, "b": mat2}
+
+
+def _swiglu(gate, up):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    return {"gate": gate, "up": up}
+
+
+_FUNCTIONAL, _TENSOR = "torch.nn.functional", "torch"
 _NORM = ("layer_norm",)
 _RMS = ("rms_norm",)
 _OWN = "kernel_workbench.kernels"
-_LAYER_NORM = _named("input", "normalized_shape", weight=None, bias=None, eps=1e-5)
-_RMS_NORM = _named("input", "normalized_shape", weight=None, eps=None)
-_OWN_LAYER_NORM = _named("x", weight=None, bias=None, eps=1e-5)
-_OWN_RMS_NORM = _named("x", weight=None, eps=1e-6)
-_SDPA = _named(
-    *("query", "key", "value"),
-    attn_mask=None,
-    dropout_p=0.0,
-    is_causal=False,
-    scale=None,
-    enable_gqa=False,
-)
-_SOFTMAX = _named("input", "dim", dtype=None)
-_CROSS_ENTROPY = _named(
-    *("input", "target"),
-    weight=None,
-    size_average=None,
-    ignore_index=-100,
-    reduce=None,
-    reduction="mean",
-    label_smoothing=0.0,
-)
-_MATMUL, _BMM = _named("input", "other", out=None), _named("input", "mat2", out=None)
 TARGETS = (
-    Target(_FUNCTIONAL, "layer_norm", _NORM, views.layer_norm, _LAYER_NORM),
-    Target(f"{_OWN}.layer_norm.function", "layer_norm", _NORM, views.layer_norm, _OWN_LAYER_NORM),
-    Target(_FUNCTIONAL, "rms_norm", _RMS, views.rms_norm, _RMS_NORM),
-    Target(f"{_OWN}.layer_norm.function", "rms_norm", _RMS, views.rms_norm, _OWN_RMS_NORM),
+    Target(_FUNCTIONAL, "layer_norm", _NORM, views.layer_norm, _layer_norm),
+    Target(f"{_OWN}.layer_norm.function", "layer_norm", _NORM, views.layer_norm, _own_layer_norm),
+    Target(_FUNCTIONAL, "rms_norm", _RMS, views.rms_norm, _rms_norm),
+    Target(f"{_OWN}.layer_norm.function", "rms_norm", _RMS, views.rms_norm, _own_rms_norm),
     Target(
         _FUNCTIONAL,
         "scaled_dot_product_attention",
         ("attention",),
         views.scaled_dot_product_attention,
-        _SDPA,
+        _sdpa,
         low_precision=True,
         reads_output=True,
     ),
@@ -110,48 +145,35 @@ TARGETS = (
         "attention",
         ("attention",),
         views.attention,
-        lambda q, k, v, **options: {"q": q, "k": k, "v": v, **options},
+        _attention,
         reads_output=True,
     ),
-    Target(
-        _FUNCTIONAL,
-        "softmax",
-        ("softmax",),
-        views.softmax,
-        _named("input", dim=None, _stacklevel=3, dtype=None),
-    ),
-    Target("torch", "softmax", ("softmax",), views.softmax, _SOFTMAX),
-    Target("torch", "Tensor.softmax", ("softmax",), views.softmax, _SOFTMAX),
+    Target(_FUNCTIONAL, "softmax", ("softmax",), views.softmax, _softmax),
+    Target("torch", "softmax", ("softmax",), views.softmax, _torch_softmax),
+    Target("torch", "Tensor.softmax", ("softmax",), views.softmax, _torch_softmax),
     Target(
         _FUNCTIONAL,
         "cross_entropy",
         ("cross_entropy", "smoothed_cross_entropy"),
         views.cross_entropy,
-        _CROSS_ENTROPY,
+        _cross_entropy,
     ),
-    Target(
-        _FUNCTIONAL,
-        "linear",
-        ("matmul",),
-        views.linear,
-        _named("input", "weight", bias=None),
-        low_precision=True,
-    ),
+    Target(_FUNCTIONAL, "linear", ("matmul",), views.linear, _linear, low_precision=True),
     *(
         Target("torch", path, ("matmul",), views.matmul, arguments, low_precision=True)
         for path, arguments in (
-            ("matmul", _MATMUL),
-            ("Tensor.matmul", _MATMUL),
-            ("Tensor.__matmul__", _MATMUL),
-            ("mm", _BMM),
-            ("Tensor.mm", _BMM),
-            ("bmm", _BMM),
-            ("Tensor.bmm", _BMM),
+            ("matmul", _matmul),
+            ("Tensor.matmul", _matmul),
+            ("Tensor.__matmul__", _matmul),
+            ("mm", _bmm),
+            ("Tensor.mm", _bmm),
+            ("bmm", _bmm),
+            ("Tensor.bmm", _bmm),
         )
     ),
 )
 # silu(gate) up is two calls: the product is recorded where a factor is what silu has just returned.
-SWIGLU = Target(_FUNCTIONAL, "silu", ("swiglu",), views.swiglu, _named("gate", "up"))
+SWIGLU = Target(_FUNCTIONAL, "silu", ("swiglu",), views.swiglu, _swiglu)
 PRODUCTS = (("torch", "mul"), ("torch", "Tensor.mul"), ("torch", "Tensor.__mul__"))
 
 
@@ -167,3 +189,18 @@ def place_of(module: str, path: str) -> tuple[Any, str]:
     for part in classes:
         owner = getattr(owner, part)
     return owner, name
+
+
+def named_arguments(function: Callable[..., Any]) -> Callable[..., Mapping[str, Any]]:
+    """Return a function that names the arguments of a call of `function`.
+
+    Raises:
+        ValueError: the function has no signature.
+    """
+    signature = inspect.signature(function)
+
+    def named(*args: Any, **kwargs: Any) -> Mapping[str, Any]:  # noqa: ANN401  (any function's)
+        bound = signature.bind(*args, **kwargs)
+        return dict(bound.arguments)
+
+    return named

@@ -242,7 +242,7 @@ def linear(call: Arguments, _: Tensor | None, grad: Tensor | None) -> list[View]
 
 def matmul(call: Arguments, _: Tensor | None, grad: Tensor | None) -> list[View]:
     """Return a product whose second factor is a matrix, or the two products of its backward."""
-    a, b = call["x"], call["other"]
+    a, b = call["a"], call["b"]
     if a.ndim < 2 or b.ndim != 2:
         raise NoOpError(
             "matmul_forward has two matrices, and the call is a batch of products or has a vector"
