@@ -18,6 +18,9 @@ number for each row.
 A factor comes before a cast or after it, so that other numbers are cast. Where few elements of a
 block are large, the errors of one kernel say nothing of another's, whose factors stand elsewhere.
 Inside of `summed_in(MOVED)` they stand on the other side.
+
+A GPU's exponential is off by up to 2^-22, by its argument, so that equal scores have the same
+error. Inside of `summed_in(COARSE)` exponentials are as far off.
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ LATE = -2
 replace the maximum of earlier keys."""
 MOVED = -3
 """In place of lanes: sums by 32 lanes, and factors on the other side of a cast."""
-LANES = (1, 2, 8, 32, _LARGEST_FIRST, FUSED, LATE, MOVED)
+COARSE = -4
+"""In place of lanes: sums by 32 lanes, and exponentials as a GPU's fast ones."""
+LANES = (1, 2, 8, 32, _LARGEST_FIRST, FUSED, LATE, MOVED, COARSE)
 """How many lanes emulations are tried with: one is a loop over all of a row.
 
 Where a row's largest number comes first, by chance or in a loop that runs backwards, small ones are
@@ -58,6 +63,8 @@ _MOST_STEPS = 2**16  # that a lane takes; of longer sums a step adds up several 
 _MOST_ADDENDS = 16  # of a chain
 _MOST_NUMBERS = 2**22  # of a chain's result, so that its addends find room
 _MOST_FUSED = 2**20  # numbers of a product, whose exact values take twice the room
+_EXPONENTIALS = {_aten.exp.default, _aten.exp_.default, _aten.exp2.default, _aten.exp2_.default}
+_EXPONENTIAL_ERROR = 2.0**-22  # relative, of ex2.approx by the PTX manual
 _SUMS = {_aten.sum.dim_IntList, _aten.sum.default}
 _MEANS = {_aten.mean.dim, _aten.mean.default}
 _VARIANCES = {_aten.var.correction, _aten.var_mean.correction, _aten.std.correction}
@@ -118,7 +125,7 @@ def sides(before: float, after: float) -> tuple[float, float]:
 class _Order(TorchDispatchMode):
     def __init__(self, lanes: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.fuses = lanes == FUSED
+        self.fuses, self.is_coarse = lanes == FUSED, lanes == COARSE
         self.lanes = lanes if lanes >= 0 else _LANES_OF_OTHERS
         # By where a product lies: the product, which stays there as long, and its exact value.
         self.products: dict[object, tuple[Tensor, Tensor]] = {}
@@ -152,6 +159,9 @@ class _Order(TorchDispatchMode):
         if func in _ADDS and isinstance(args[1], Tensor):
             fused = self._fused(func, args, named) if self.fuses else None
             return self._added(func, args, named) if fused is None else fused
+        if self.is_coarse and func in _EXPONENTIALS:
+            off = _off_by_argument(args[0])
+            return func(*args, **named).mul_(off)
         result = func(*args, **named)
         if self.fuses and func == _aten.mul.Tensor and isinstance(args[1], Tensor):
             self._note_product(result, args[0], args[1])
@@ -276,6 +286,12 @@ def _storage(x: Tensor) -> int:
 def _place(x: Tensor) -> object:
     """Where a tensor lies, as a key: two views of the same numbers have one."""
     return x.device, x.data_ptr(), tuple(x.shape), tuple(x.stride())
+
+
+def _off_by_argument(x: Tensor) -> Tensor:
+    """Return factors of exponentials, 1 plus or minus up to 2^-22, by their argument; 1 at 0."""
+    off = (x.double() * (_GOLDEN * 2**10)).remainder(2) - 1
+    return (1 + _EXPONENTIAL_ERROR * off).where(x.isfinite() & (x != 0), 1).float()
 
 
 def _in_lanes(x: Tensor, axes: Any, lanes: int, *, keep: bool) -> Tensor:  # noqa: ANN401

@@ -14,7 +14,15 @@ from torch import Tensor
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.cases.names import case_named
 from kernel_workbench.oracles.op import Numerics, required
-from kernel_workbench.oracles.orders import FUSED, LANES, LATE, MOVED, subtracted, summed_in
+from kernel_workbench.oracles.orders import (
+    COARSE,
+    FUSED,
+    LANES,
+    LATE,
+    MOVED,
+    subtracted,
+    summed_in,
+)
 from kernel_workbench.oracles.reference.cases import case_of
 from kernel_workbench.suites.accuracy.verdict import Verdict, judge
 from kernel_workbench.suites.sandbox.call import Call
@@ -164,6 +172,21 @@ def test_late_maximum_is_smaller_by_less_than_a_power_of_two() -> None:
     assert 0 <= float(less.min()) < 0.05
     assert 0.64 < float(less.max()) <= math.log(2)
     assert len(less.unique()) == len(maxima)
+
+
+def test_exponential_may_be_off_as_a_gpus_fast_one() -> None:
+    """By up to 2^-22, by its argument; exp(0), and those of infinities, are exact."""
+    x = torch.linspace(-20, 5, 1001)
+    with summed_in(COARSE):
+        coarse, again = x.exp(), x.clone().exp_()
+        special = torch.tensor([0.0, -math.inf, math.inf, math.nan]).exp()
+    assert torch.equal(coarse, again)
+    off = (coarse.double() / x.double().exp() - 1).abs()
+    assert 2.0**-22.2 < float(off.max()) <= 2.0**-22 + 2.0**-23
+    assert special[:3].tolist() == [1.0, 0.0, math.inf]
+    assert bool(special[3].isnan())
+    with summed_in(FUSED):
+        assert torch.equal(x.exp(), torch.exp(x))
 
 
 def test_factor_may_stand_on_the_other_side_of_a_cast() -> None:
