@@ -24,7 +24,6 @@ from kernel_workbench.oracles.analysis.trace import (
     attention_by_operations,
     goes_by_values,
     name_of,
-    tensors_of,
 )
 from kernel_workbench.oracles.op import Argument, Numerics
 from kernel_workbench.oracles.reference.signature import (
@@ -188,7 +187,10 @@ def watched_truth(
         if isinstance(value, Tensor) and value.is_complex():
             message = f"{name} is complex, where errors can't be followed; pass real numbers"
             raise OpError(f"{place_of(written)}: {message}")
-    wide = {**inputs, **tensors_of(inputs, torch.float64)}
+    wide = {
+        name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+        for name, value in inputs.items()
+    }
     with one_sentence(written, f"it fails in float64{where}"):
         inside = _Inside(written)
         watch = _Watch(written, wide, inside, by_values=goes_by_values(function))

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.oracles.analysis import truth
-from kernel_workbench.oracles.analysis.trace import tensors_of
 from kernel_workbench.oracles.op import Inputs, required
 from kernel_workbench.oracles.reference import Lengths, Reference
 from kernel_workbench.oracles.reference.cases import case_of
@@ -311,7 +310,12 @@ def _trials(
         signature = replace(reference.signature, arrays=tuple(drawn))
         inputs = replace(drawn_reference, signature=signature).inputs(case, torch.device("cpu"))
         inputs = {**inputs, **large}
-        wide = {**inputs, **tensors_of(inputs, torch.float64)}
+        wide = {
+            name: value.double()
+            if isinstance(value, Tensor) and value.is_floating_point()
+            else value
+            for name, value in inputs.items()
+        }
         for name, axis in reference.pointers.items():
             ends, end = required(wide, name), length(axis, sizes)
             wide[name] = (torch.arange(len(ends)) * end // max(len(ends) - 1, 1)).to(ends.dtype)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.oracles import analysis
-from kernel_workbench.oracles.analysis.trace import tensors_of
 from kernel_workbench.oracles.cases.distributions import deciding_columns
 from kernel_workbench.oracles.op import Inputs, required
 from kernel_workbench.oracles.reference.signature import Array, Axis, length
@@ -40,7 +39,10 @@ def gathered(arrays: tuple[Array, ...], axes: frozenset[Axis]) -> tuple[Array, .
 def poison_unread(reference: Reference, inputs: Inputs, drawn: dict[str, Tensor]) -> None:
     """Put NaN into the slots of `drawn` that the outputs don't depend on; inputs: all arguments."""
     axes = frozenset(reference.labels().values())
-    wide = {**inputs, **tensors_of(inputs, torch.float64)}
+    wide = {
+        name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+        for name, value in inputs.items()
+    }
     for array in gathered(reference.signature.arrays, axes):
         try:
             changed = _with_nan(reference, array, axes, wide)
