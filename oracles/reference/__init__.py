@@ -314,8 +314,14 @@ class Reference:
 
     def plain_inputs(self, sizes: Mapping[str, int]) -> Inputs:
         """Return inputs of a plain case of these sizes, real numbers in float64."""
+        # A worker calls this where it imports an op, and may call nothing of the analysis.
         inputs = self.inputs(case_of(self.name, sizes, _SINGLE, "ci"), torch.device("cpu"))
-        return {**inputs, **tensors_of(inputs, torch.float64)}
+        return {
+            name: value.double()
+            if isinstance(value, Tensor) and value.is_floating_point()
+            else value
+            for name, value in inputs.items()
+        }
 
     def sizes_with_room(self, axis: str, named: Axis) -> dict[str, int] | None:
         """Return small sizes of which `named` is no shorter than `axis`; None: there are none."""

@@ -28,13 +28,12 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.oracles.op import CONTIGUOUS, Case, Inputs, Relation, Relations, required
-from kernel_workbench.oracles.reference.signature import Array, Axis, Extent
+from kernel_workbench.oracles.reference.signature import Axis, Extent
 from kernel_workbench.oracles.relations import Tensors, copied, is_sampled
 
 if TYPE_CHECKING:
     from kernel_workbench.oracles.reference import Reference
 
-_SINGLE = (torch.float32, torch.float32)
 _FEWEST = 3  # rows, so that a part of them is neither all nor one
 _FEW_LEVELS = 5  # of each size, the smallest
 _SETS = 2
@@ -90,12 +89,7 @@ def _sizes(reference: Reference, axis: str) -> Iterator[dict[str, int]]:
 
 def _keeps_rows(reference: Reference, axis: str, sizes: Mapping[str, int]) -> bool:
     """Say whether parts of the rows, reversed rows and doubled rows have the whole's outputs."""
-    case = case_of(reference.name, sizes, _SINGLE, "ci")
-    inputs = reference.inputs(case, torch.device("cpu"))
-    wide = {
-        name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
-        for name, value in inputs.items()
-    }
+    wide = reference.plain_inputs(sizes)
     try:
         whole = _outputs(reference, wide)
         parts = [partial(_slice_of_rows, rows=rows) for _, rows in _parts(sizes[axis])]

@@ -193,7 +193,7 @@ def test_share_tries_the_cases_that_its_run_has_drawn(tmp_path: Path) -> None:
     case = replace(next(iter(OPS["attention_delta"].cases())), seed=12345)
     file, known = tmp_path / "mine.py", tmp_path / "known"
     file.write_text(_DIES)
-    known.write_text(json.dumps(spelled(case) | {"share": 0}))
+    known.write_text(json.dumps(spelled(case) | {"share": 0, "family": None}))
     few = (f"--kernels={file}", "--shard=0/1", "-k", "seed12345")
     ran, record = _run(tmp_path / "results", *few, f"--known={known}")
     assert ran.returncode == 0, ran.stdout

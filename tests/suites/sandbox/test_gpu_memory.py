@@ -192,7 +192,8 @@ def test_processes_are_as_many_as_the_memory_holds() -> None:
     assert shards.fitting_jobs([], 80 * GIB) == shards.MOST_ON_GPU
     assert shards.fitting_jobs(few, 80 * GIB) == shards.MOST_ON_GPU
     assert shards.fitting_jobs([10 * GIB] * 500, 80 * GIB) == 6
-    assert shards.fitting_jobs([10 * GIB] * 500, 140 * GIB) == shards.MOST_ON_GPU
+    assert shards.fitting_jobs([10 * GIB] * 500, 140 * GIB) == 12
+    assert shards.fitting_jobs([10 * GIB] * 500, 200 * GIB) == shards.MOST_ON_GPU
     assert shards.fitting_jobs([100 * GIB], 80 * GIB) == 1
     assert shards.fitting_jobs([], GIB) == 1
 
