@@ -94,6 +94,8 @@ def environment_lines(record: Record) -> tuple[tuple[str, str], ...]:
     versions = {} if "python" in machine.missing else {"Python": machine.python}
     versions |= machine.packages
     host = f"{machine.hostname}, {machine.cpu}, {count(machine.cpu_count, 'core')}"
+    # A package may be of kernels of several ops.
+    absent = dict.fromkeys(f"{kernel.name}, {kernel.reason}" for kernel in header.absent)
     lines = (
         ("command", header.command),
         ("device", device),
@@ -101,7 +103,7 @@ def environment_lines(record: Record) -> tuple[tuple[str, str], ...]:
         ("system", "" if "platform" in machine.missing else machine.platform),
         ("software", ", ".join(f"{name} {version}" for name, version in versions.items())),
         ("commit", commit_text(machine)),
-        ("absent", "; ".join(f"{kernel.name}, {kernel.reason}" for kernel in header.absent)),
+        ("absent", "; ".join(absent)),
         ("started", f"{header.started_at}, protocol {header.protocol}"),
         ("record", str(record.path)),
     )

@@ -15,6 +15,7 @@ from kernel_workbench.reports.document.markdown import render_markdown
 from kernel_workbench.reports.document.model import Document, Table
 from kernel_workbench.reports.phrases import figure, microseconds, share, times
 from kernel_workbench.reports.record import (
+    AbsentKernel,
     BenchRow,
     CountedLaunch,
     FlushProbe,
@@ -268,6 +269,15 @@ def test_bench_report_lists_what_has_no_figure_with_reason_and_command(tmp_path:
     text = terminal(record)
     assert f"    {first.reproduce}" in text.splitlines()
     assert "not installed: liger-kernel" in text
+
+
+def test_peer_that_is_absent_for_two_ops_is_named_once(tmp_path: Path) -> None:
+    """Its reason is the same, and so is what to install."""
+    absent = tuple(AbsentKernel(op=op, name="peer", reason="not installed") for op in ("a", "b"))
+    rows = bench_rows()
+    header = example_bench_header(len(rows)).model_copy(update={"absent": absent})
+    text = terminal(record_of(tmp_path, rows, header=header))
+    assert line_of(text, "absent").split() == ["absent", "peer,", "not", "installed"]
 
 
 def test_bench_report_shows_a_missing_figure_as_missing(tmp_path: Path) -> None:
