@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -142,9 +142,10 @@ class VerdictSuite(Suite[AccuracyRow]):
         """Return True if the pair ran."""
         return isinstance(row, AccuracyRow) and row.status != "refused"
 
-    def _coverage(self, kernels: Iterable[Kernel], rows: Sequence[Row]) -> Iterator[CoverageRow]:
+    def _coverage(self, rows: Sequence[Row]) -> Iterator[CoverageRow]:
+        """Yield rows for the kernels that gate; a kernel's possible pairs are drawn first."""
         tried = [row for row in rows if isinstance(row, AccuracyRow)]
-        for kernel in kernels:
+        for kernel in filter(self.judge.gates, self.kernels):
             yield from coverage_rows(kernel, self._reaches(kernel), tried)
 
     def _reaches(self, kernel: Kernel) -> Callable[[Case], bool]:
@@ -390,7 +391,7 @@ class Accuracy(VerdictSuite):
         return any(kernel.fails for kernel in served(kernels, tried))
 
     def summary(self, rows: Sequence[Row]) -> Iterator[CoverageRow]:
-        """Yield rows on met pairs of levels with --coverage, for each kernel that gates."""
+        """Yield rows on met pairs of levels with --coverage."""
         if not self.options.coverage or self.options.shard:
             return iter(())
-        return self._coverage([kernel for kernel in self.kernels if self.judge.gates(kernel)], rows)
+        return self._coverage(rows)

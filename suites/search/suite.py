@@ -286,8 +286,8 @@ class Search(VerdictSuite):
         return tuple(properties)
 
     def summary(self, rows: Sequence[Row]) -> Iterator[CoverageRow]:
-        """Yield a row for each kernel on the pairs of levels that the run's cases covered."""
-        return iter(()) if self.options.shard else self._coverage(self.kernels, rows)
+        """Yield rows on the pairs of levels that the run's cases covered."""
+        return iter(()) if self.options.shard else self._coverage(rows)
 
     def fails(self, *_: object) -> bool:
         """Return False: a kernel that served no case has no row, which fails the run already."""
