@@ -64,7 +64,9 @@ def main() -> int:
 def _has_gpu() -> bool:
     """Ask a child: a process that has asked CUDA can't be forked from any more."""
     program = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    done = subprocess.run([sys.executable, "-P", "-c", program], check=False)  # noqa: S603
+    done = subprocess.run(  # noqa: S603  (this Python, and the text above)
+        [sys.executable, "-P", "-c", program], check=False
+    )
     return done.returncode == 0
 
 

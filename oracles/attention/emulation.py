@@ -205,7 +205,8 @@ class _Gradients:
         piece.write_rows(self.dq, way.product(dx, tile.k) * after)
         piece.add_keys(self.dk, way.product(dx.mT, tile.q) * after)
         before, after = sides(1.0, keep_scale)
-        piece.add_keys(self.dv, way.product(way.cast(weights * before).mT, do) * after)
+        weights = weights if before == 1 else weights * before
+        piece.add_keys(self.dv, way.product(way.cast(weights).mT, do) * after)
 
     def outputs(self, group: int) -> Outputs:
         """The gradients in their dtypes; dk and dv summed over so many heads, cast one by one."""

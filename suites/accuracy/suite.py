@@ -287,11 +287,9 @@ class Accuracy(VerdictSuite):
         """
         if self.options.cases:
             return ""
-        kind, families = self.device.type, dict[str, int]()
+        kind = self.device.type
         shares = shards.shares_of(self.cases, count, kind)
-        if kind in shards.ON_DEMAND:
-            several = (case for case in self.cases if not shards.is_huge(case, kind))
-            families = shards.families_of(several, kind)
+        families = shards.families_of(self.cases, kind) if kind in shards.ON_DEMAND else {}
         places = (
             {"share": shares[case.id()], "family": families.get(case.id())} for case in self.cases
         )

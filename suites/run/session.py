@@ -219,7 +219,7 @@ class Session(Generic[PairRow]):
         session.items[:] = kept
 
     def _plan_share(self, record: RunRecord[PairRow], kept: list[pytest.Item]) -> None:
-        """Count the rows of this process's share; sort rows of which it takes some by family."""
+        """Count the rows of this process's share; sort them where it takes family by family."""
         claims = self.suite.claims
         if claims is None:
             record.planned = sum(self.suite.rows_of(*self._pair(item)) for item in kept)
@@ -454,9 +454,9 @@ class Session(Generic[PairRow]):
             return None
         if self._end_in_time(item.session):
             return True
-        kernel, case = self._pair(item)
         if self.suite.claims is None:
             return None
+        kernel, case = self._pair(item)
         if not self.suite.claims.take(case):
             return True
         self.record.planned += self.suite.rows_of(kernel, case)

@@ -117,14 +117,7 @@ def shares_of(cases: Sequence[Case], count: int, device: str) -> dict[str, int]:
         The number of each case's share, by id; `count` is the number of the share of huge cases.
     """
     shares = {case.id(): count for case in cases if is_huge(case, device)}
-    families: dict[object, list[Case]] = {}
-    for case in cases:
-        if case.id() not in shares:
-            families.setdefault(_family(case, device), []).append(case)
-    loads = [0.0] * count
-    weighed = [
-        (sum(weight_of(case, device) for case in family), family) for family in families.values()
-    ]
+    loads, weighed = [0.0] * count, _weighed_families(cases, device)
     if device == "cpu":  # a graph is made in a second: no process waits for another's
         most = sum(weight for weight, _ in weighed) / (_FAMILIES * count)
         large = [case for weight, family in weighed if weight > most for case in family]
@@ -141,19 +134,25 @@ def families_of(cases: Iterable[Case], device: str) -> dict[str, int]:
     """Number the families of cases, from the one with the most work on.
 
     Args:
-        cases: cases of a run, without huge ones.
+        cases: all cases of the run; huge ones have no number.
         device: "cpu" or "cuda".
 
     Returns:
         The number of each case's family, by the case's id.
     """
+    ordered = sorted(_weighed_families(cases, device), key=lambda pair: -pair[0])
+    return {case.id(): number for number, (_, family) in enumerate(ordered) for case in family}
+
+
+def _weighed_families(cases: Iterable[Case], device: str) -> list[tuple[float, list[Case]]]:
+    """Return the families of cases with their weights, without huge cases."""
     families: dict[object, list[Case]] = {}
     for case in cases:
-        families.setdefault(_family(case, device), []).append(case)
-    ordered = sorted(
-        families.values(), key=lambda family: -sum(weight_of(case, device) for case in family)
-    )
-    return {case.id(): number for number, family in enumerate(ordered) for case in family}
+        if not is_huge(case, device):
+            families.setdefault(_family(case, device), []).append(case)
+    return [
+        (sum(weight_of(case, device) for case in family), family) for family in families.values()
+    ]
 
 
 @dataclass(slots=True)
