@@ -164,11 +164,13 @@ class _Backward:
         return dbias
 
 
-def bias_gradient(do: Tensor, problem: AttentionCall, out: Tensor, lse: Tensor) -> Tensor | None:
-    """Return dbias, packed, in the shape of the given bias, from the arguments of a backward."""
+def bias_gradient(
+    do: Tensor, problem: AttentionCall, out: Tensor, lse: Tensor, delta: Tensor
+) -> Tensor | None:
+    """Return dbias, packed, in the shape of the given bias; None without a bias."""
     launches = _Backward(problem, do, out, lse, tf32=False)
     keys = pick(key_passes(launches.need)[0], launches.need)
-    return launches.bias_gradient(keys, launch_delta(out, do))
+    return launches.bias_gradient(keys, delta)
 
 
 def sink_gradient(sink: Tensor, lse: Tensor, delta: Tensor) -> Tensor:

@@ -2,10 +2,10 @@
 
 `hopper_end_to_end` is ATTENTION_GRADIENTS: `hopper`, then `hopper_ordered`.
 
-They serve what `hopper` serves; `two_pass` and `split_queries` serve the rest. A bias's gradient is
-`two_pass`'s. In `hopper_ordered` each sum has one order, so it is bitwise repeatable, and a row's
-bits don't depend on other batches or heads. Programs wait for programs of lower numbers, which a
-GPU starts first.
+They serve what `hopper` serves; `two_pass` and `split_queries` serve the rest. The gradient of a
+bias that queries, heads or batches share is `two_pass`'s. In `hopper_ordered` each sum has one
+order, so it is bitwise repeatable, and a row's bits don't depend on other batches or heads.
+Programs wait for programs of lower numbers, which a GPU starts first.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from kernel_workbench.kernels.attention.hopper import (
     FEATURES,
     NOT_SERVED,
     SM,
+    WHOLE,
     Limits,
     bias_of,
     descriptor,
@@ -134,6 +135,20 @@ def _seen(problem: AttentionCall, limits: Limits) -> tuple[int, int]:
     return min(max(-limits.shift - limits.right, 0), end), end
 
 
+def _owns_dbias(problem: AttentionCall, seen: tuple[int, int], limits: Limits) -> bool:
+    """Return True if each element of dbias is one element of dS, which the kernel may store.
+
+    Under a softcap dS isn't what the kernel multiplies k and q by.
+    """
+    bias, own = problem.options.bias, (problem.b, problem.h_q, problem.s_q, problem.s_kv)
+    by_tile = "bias" in terms_of(problem, forward=False).split()
+    if bias is None or tuple(bias.shape) != own or not by_tile:
+        return False
+    whole = seen == (0, problem.s_q) and limits.first == 0
+    packed = problem.s_kv * bias.element_size() % WHOLE == 0  # by TMA
+    return whole and packed and problem.options.softcap is None
+
+
 def _between(tensor: Tensor, first: int, end: int) -> Tensor:
     """Return [b, first:end, ...] of a tensor; the tensor itself if that is all (saves 2 us)."""
     return tensor if (first, end) == (0, tensor.shape[1]) else tensor[:, first:end]
@@ -160,14 +175,24 @@ def hopper_gradients(
     )  # fmt: skip
     dq = q.new_empty(b, s_q, h_q, d)
     dk, dv = k.new_empty(b, s_kv, h_kv, d), v.new_empty(b, s_kv, h_kv, d)
-    dsink = None
-    if options.sink is not None:
-        dsink = sink_gradient(options.sink, lse.contiguous(), launch_delta(out, do))
-    dbias = None if options.bias is None else bias_gradient(do, problem, out, lse)
     # Keys that no query may attend to, and queries that may attend to none, are never read.
     limits = Limits.of(problem)
     keys = limits.end - limits.first
     first, end = _seen(problem, limits)
+    terms = terms_of(problem, forward=False)
+    dsink, dbias, boxed_dbias = None, None, None
+    if options.bias is not None and _owns_dbias(problem, (first, end), limits):
+        # Tiles without a pair are never written.
+        dbias = torch.empty_like(options.bias, memory_format=torch.contiguous_format)
+        if limits.mask != "none":
+            dbias.zero_()
+        terms = f"{terms} dbias"
+    if options.sink is not None or (options.bias is not None and dbias is None):
+        delta = launch_delta(out, do)
+        if options.sink is not None:
+            dsink = sink_gradient(options.sink, lse.contiguous(), delta)
+        if dbias is None:
+            dbias = bias_gradient(do, problem, out, lse, delta)
     if not (q.numel() and keys and end > first):
         return dq.zero_(), dk.zero_(), dv.zero_(), dbias, dsink
     if (first, end) != (0, s_q):
@@ -181,6 +206,8 @@ def hopper_gradients(
     k, v = (_between(tensor, limits.first, s_kv) for tensor in (k, v))
     dropped = problem.threshold > 0
     cut = _cut_of(d, small=options.softcap is not None or options.bias is not None or dropped)
+    if dbias is not None and "dbias" in terms:
+        boxed_dbias = descriptor(dbias.transpose(1, 2), cut.rows, columns=cut.keys)
     # TMA reads zeros before a tensor's first key, but can't store there.
     lead = lead_of(problem, limits)
     dk_seen, dv_seen = (_between(tensor, limits.first - lead, s_kv) for tensor in (dk, dv))
@@ -238,10 +265,9 @@ def hopper_gradients(
             descriptor(dv_seen, cut.keys), of_rows, total, total if key_sums is None else key_sums,
             turns, slopes, blocks, b * h_kv, at_once, sums, h_kv, group, share, rows, keys + lead,
             limits.shift + lead + first, limits.left, limits.right, of_sums, scale, cap, first,
-            limits.first - lead, *bias_of(problem, cut.rows, cut.keys, end, lse), lead,
-            *problem.random_words, keep_scale, MASK=mask,
-            TERMS=terms_of(problem, forward=False), ORDERED=ordered, SPREAD=key_sums is not None,
-            STAGES=cut.stages, num_warps=_WARPS,
+            limits.first - lead, boxed_dbias, *bias_of(problem, cut.rows, cut.keys, end, lse),
+            lead, *problem.random_words, keep_scale, MASK=mask, TERMS=terms, ORDERED=ordered,
+            SPREAD=key_sums is not None, STAGES=cut.stages, num_warps=_WARPS,
         )  # fmt: skip
         launch(
             rounding_kernel, query_tiles,

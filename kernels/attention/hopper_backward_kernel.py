@@ -63,7 +63,7 @@ from kernel_workbench.kernels.attention.scores import LOG2E
 
 
 class Descriptors(NamedTuple):
-    """Boxes of tensors [b, h, s, d], and of a bias [b, h, s_q, s_kv]."""
+    """Boxes of tensors [b, h, s, d], and of a bias and its gradient [b, h, s_q, s_kv]."""
 
     q: Any
     do: Any
@@ -72,13 +72,14 @@ class Descriptors(NamedTuple):
     dk: Any
     dv: Any
     bias: Any
+    dbias: Any
 
 
 class BackwardMemory(NamedTuple):
     """Shared memory: [STAGES, 1, 1, ROWS, D] of q and do, [1, 1, 1, KEYS, D] of k and v.
 
     ds is [1, KEYS, ROWS], and so is p of wide heads; rows contains lse and -delta of a tile; bias
-    is [STAGES, 1, 1, ROWS, KEYS].
+    is [STAGES, 1, 1, ROWS, KEYS], which takes the tile's dbias once it has been read.
     """
 
     q: Any
@@ -453,7 +454,17 @@ def _compute(
                 ds = p * dp
                 halves = ds.to(DTYPE)
                 ds_now.store(halves)
+                if has(TERMS, "dbias"):
+                    if has(TERMS, "dropout"):
+                        ds *= dropout.keep_scale
+                    if masked == 1:
+                        # Beyond the mask dp may be NaN.
+                        ds = gl.where(keep, ds, 0.0)
+                    of_tile.store(ds.to(DTYPE))
                 fence_async_shared()
+                if has(TERMS, "dbias"):
+                    corner = [b, kv_head * sizes.group + member, tile * ROWS, start_n]
+                    store_box(descriptors.dbias, corner, memory.bias.index(stage))
                 shares = ds_now
                 if not is_wide(D):
                     shares = gl.convert_layout(halves, P_LAYOUT)
@@ -483,6 +494,8 @@ def _compute(
                 else:
                     dk, shares, s = warpgroup_mma_wait(0, deps=[dk, shares, s])
                 memory.rows.store(rows)
+                if has(TERMS, "dbias"):
+                    tma.store_wait(0)
                 mbarrier.arrive(barriers.empty.index(stage), count=1)
     if SPREAD:
         own = (b * sizes.h_kv + kv_head) // sizes.share * sizes.blocks + block
@@ -506,11 +519,14 @@ def _compute(
 def gradients_kernel(
     q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc, rows_ptr, sum_ptr, key_sum_ptr, turns_ptr,
     slopes_ptr, blocks, heads, at_once, sums, h_kv, group, share, s_q, keys, shift, left, right,
-    scale, score_scale, cap, first_query, first_key, bias_desc, bias_ptr, bias_stride_b,
-    bias_stride_h, lead, seed_low, seed_high, threshold, keep_scale, MASK: gl.constexpr,
-    TERMS: gl.constexpr, ORDERED: gl.constexpr, SPREAD: gl.constexpr, STAGES: gl.constexpr,
+    scale, score_scale, cap, first_query, first_key, dbias_desc, bias_desc, bias_ptr,
+    bias_stride_b, bias_stride_h, lead, seed_low, seed_high, threshold, keep_scale,
+    MASK: gl.constexpr, TERMS: gl.constexpr, ORDERED: gl.constexpr, SPREAD: gl.constexpr,
+    STAGES: gl.constexpr,
 ):  # fmt: skip
     """Compute dk and dv [b, h_kv, s_kv, d] by their descriptors; dq, without scale, in sum_ptr's.
+
+    With "dbias" among TERMS, dbias [b, h_q, s_q, s_kv] too, for tiles that have a pair.
 
     dk and dv begin at first_key, k and v at first_key + lead.
 
@@ -545,7 +561,9 @@ def gradients_kernel(
         new_barriers(STAGES, 1), new_barriers(1, 1).index(0),
     )  # fmt: skip
     fence_async_shared()
-    descriptors = Descriptors(q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc, bias_desc)
+    descriptors = Descriptors(
+        q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc, bias_desc, dbias_desc
+    )
     sizes = BackwardSizes(
         blocks, heads, at_once, sums, h_kv, group, share, s_q, keys, shift, left, right
     )

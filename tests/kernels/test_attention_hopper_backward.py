@@ -149,6 +149,10 @@ _WITH_OPTIONS = (
     _case(2, 4, 2, 200, 128, 128, 128, options="bias softcap bottom_right", window=(57, 3)),
     _case(1, 4, 2, 100, 328, 128, 128, options="bias bottom_right dropout", window=(57, 3)),
     _case(1, 4, 1, 1, 304, 64, 64, options="bias"),
+    # Here the kernel stores the bias's gradient itself.
+    _case(2, 4, 2, 200, 152, 64, 64, options="bias causal"),
+    _case(1, 2, 2, 130, 208, 128, 128, options="bias dropout alibi"),
+    _case(2, 2, 1, 100, 104, 256, 256, options="bias sink", window=(40, 9)),
 )
 # Query heads have programs of their own where dq is added up in no order.
 _SPREAD = (
@@ -286,6 +290,13 @@ _OPTION_DEFECTS = {
     ),
     "dv lacks the factor of kept weights": ("dv *= dropout.keep_scale", "dv *= 1.0"),
     "delta lacks the share of kept weights": ("-delta * delta_scale", "-delta"),
+    "dbias is another head's": ("corner = [b, kv_head * sizes.group + member,", "corner = [b, 0,"),
+    "dbias lacks the factor of kept weights": ("ds *= dropout.keep_scale", "ds *= 1.0"),
+    "dbias is overwritten before it is stored": ("tma.store_wait(0)\n                mb", "mb"),
+    "dbias of keys beyond the mask is kept": (
+        "ds = gl.where(keep, ds, 0.0)\n                    of",
+        "ds = gl.where(keep, ds, 1.0)\n                    of",
+    ),
     "k and v lie between fours of keys": ("start_n -= lead", "start_n -= 0 * lead"),
 }
 
