@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,14 +46,15 @@ def tree_time(top: int, root: Path = _PROC) -> TreeTime:
     """Return the time of the process `top` and of its descendants, ended ones included."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
-    for folder in root.iterdir():
-        if folder.name.isdigit():
-            try:
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue  # it has ended
-            children.setdefault(int(fields[_PARENT]), []).append(int(folder.name))
-            ticks[int(folder.name)] = sum(map(int, fields[_TIMES]))
+    for process in (int(entry.name) for entry in os.scandir(root) if entry.name.isdigit()):
+        try:
+            # Hosts have hundreds of processes, and pathlib takes three times as long.
+            with open(f"{root}/{process}/stat", "rb") as file:  # noqa: PTH123
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue  # it has ended
+        children.setdefault(int(fields[_PARENT]), []).append(process)
+        ticks[process] = sum(map(int, fields[_TIMES]))
     tree, todo = set(), [top]
     while todo:
         process = todo.pop()

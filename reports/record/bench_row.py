@@ -151,7 +151,11 @@ class BenchRow(MergedLine):
             rank=13,
             after="launches",
         ),
-    ] = Field(default=None, description="error / bound, of its outputs")
+    ] = Field(
+        default=None,
+        description="error / bound, of its outputs; a baseline's bounds "
+        "may be those of another kernel, if its outputs keep these",
+    )
     cache: Annotated[Cache, RowField(merge="key")] = Field(
         default="cold", description="whether a call found its inputs in the L2 cache"
     )

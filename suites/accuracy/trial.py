@@ -151,10 +151,11 @@ class Trial:
         self._judged = run.judged_by(self.kernel, values, self.declared.workspace_bytes)
         values.judged = self.kernel.name, self.first, self._judged
         verdict = self._judged(self.first, self.second)
-        bounds = values.bounds_of(self.kernel)
-        if verdict.rule is not None and run.apart and not values.keep_true_signs(bounds):
-            self.second = run.call_flipped(self.kernel, values, "sentinel")
-            verdict = self._judged(self.first, self.second)
+        if verdict.rule is not None and run.apart:
+            bounds = values.bounds_of(self.kernel)
+            if not values.keep_true_signs(bounds):
+                self.second = run.call_flipped(self.kernel, values, "sentinel")
+                verdict = self._judged(self.first, self.second)
         if verdict.rule == "not repeatable" and run.apart:
             # Bits that follow the signs are a rounding that knows signs, which isn't wrong.
             third = run.call_flipped(self.kernel, values, "nan")

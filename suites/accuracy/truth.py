@@ -60,6 +60,11 @@ class CaseValues:
         """Return the case's values with nothing computed but the inputs."""
         return cls(op, case, originals, secret, op.signs(case, secret))
 
+    def at_home(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return outputs on the device where the case is judged; small ones are on the CPU."""
+        home = self.originals.device
+        return {name: output.to(home) for name, output in outputs.items()}
+
     def exact(self) -> Outputs:
         """Return the truth, which is computed when it is first needed."""
         if self.truth is None:

@@ -28,7 +28,7 @@ from kernel_workbench.suites.sandbox.parcels import Parcel
 # Parts of names of peers that compile; nothing else tells that they do.
 _COMPILING = ("flex", "inductor", "compile", "liger")
 _SLOWEST_FIRST = ("flex", "inductor")
-_MOST_PROCESSES = 12
+_MOST_PROCESSES = 16
 _FEWEST_PAIRS = 4
 _LIMIT_S = 300.0
 
@@ -63,7 +63,7 @@ def compile_ahead(
     compiling = [(kernel, case) for kernel, case in pairs if compiles(kernel)]
     if device.type == "cpu" and processes is None:
         return {}
-    count = processes or min(_MOST_PROCESSES, (os.cpu_count() or 1) - 2, len(compiling))
+    count = processes or min(_MOST_PROCESSES, (os.cpu_count() or 1) - 1, len(compiling))
     if count < 2 or len(compiling) < _FEWEST_PAIRS:
         return {}
     print(

@@ -11,7 +11,7 @@ sample whose outputs are judged, or change the clock. So the judge checks the cl
 - The judge subtracts times that aren't the kernel's, by its own measurements: the reply to an empty
   order, flushes of the cache, and the copy of outputs.
 - The next pass has other values at the same addresses. Passes go on until their mean is known to
-  2 %.
+  2 %. A baseline that one pass confirms gets no more.
 
 A candidate that computes only the outputs that it expects to be judged, computes later, keeps
 outputs by address, or works on another stream has wrong outputs or shows its full time here.
@@ -58,6 +58,7 @@ _MOST_SETS, _FEWEST_SETS = 64, 2
 _FEWEST_JUDGED = 8  # the fewest calls of a pass if they fit; two of them are judged
 _PASS_S = {"cuda": 0.008, "cpu": 0.03}
 _FEWEST_PASSES, _MOST_PASSES = 3, {"cuda": 8, "cpu": 3}
+_PASSES_OF_BASELINES = 1  # at the first try
 _PRECISION = 0.02  # of the mean of passes
 _JUDGED = 2  # sets of each pass
 _CACHES = 4  # the sets of a cold pass fill so many times the last level of cache
@@ -206,7 +207,8 @@ class JudgedPasses:
             with self.workers.shared_calls(
                 kernel, layout, count, TASK, {"cache": self.cache}, self.limit_s
             ) as calls:
-                return self._confirmed(calls, values, flushes, claimed_us)
+                few = _PASSES_OF_BASELINES if kernel.origin == "baseline" else None
+                return self._confirmed(calls, values, flushes, claimed_us, few=few)
         except NoSharedMemoryError:
             return _unconfirmed("the GPU's driver shares no memory between processes")
         except torch.OutOfMemoryError:
@@ -252,7 +254,10 @@ class JudgedPasses:
         values: _Values,
         flushes: int,
         claimed_us: float,
+        *,
+        few: int | None,
     ) -> PassResult:
+        """Make passes until they confirm the claim; few: number of passes of the first try."""
         first = range(min(calls.count, _FEWEST_JUDGED))
         for number in first:
             values.fill(calls, number)
@@ -269,7 +274,8 @@ class JudgedPasses:
                 + _LAUNCH_US[self.run.device.type] * (1 + flushes)
                 + 1e6 * _ORDER_S / length
             )
-            passes = self._passes(calls, values, length, flushes, empty_s, taken_off_us)
+            passes = self._passes(calls, values, length, flushes, empty_s, taken_off_us, few)
+            few = None
             passes_made += len(passes)
             # Other processes of a host can only delay a CPU's calls.
             figure_us = statistics.median(passes) if self.flush_us is not None else min(passes)
@@ -312,14 +318,18 @@ class JudgedPasses:
         flushes: int,
         empty_s: float,
         taken_off_us: float,
+        few: int | None,
     ) -> list[float]:
         """Return microseconds of a call in each pass of `length` calls.
+
+        few: number of passes; None: as many as their precision takes.
 
         Raises WrongOutputsError if outputs of a pass are wrong.
         """
         figures: list[float] = []
-        most, rest_s, filling_s = _MOST_PASSES[self.run.device.type], 0.0, 0.0
-        while len(figures) < _FEWEST_PASSES or (len(figures) < most and not _is_precise(figures)):
+        fewest, most = few or _FEWEST_PASSES, few or _MOST_PASSES[self.run.device.type]
+        rest_s = filling_s = 0.0
+        while len(figures) < fewest or (len(figures) < most and not _is_precise(figures)):
             order = _secret.sample(range(calls.count), length)
             time.sleep(max(0.0, rest_s - filling_s))  # a device that slept last would be slower
             started = _now()
