@@ -10,8 +10,8 @@ sample whose outputs are judged, or change the clock. So the judge checks the cl
   judges them against the truth of their values.
 - The judge subtracts times that aren't the kernel's, by its own measurements: the reply to an empty
   order, flushes of the cache, and the copy of outputs.
-- The next pass has other values at the same addresses. Passes go on until their mean is known to
-  2 %. A baseline that one pass confirms gets no more.
+- The next pass has other values at the same addresses. Three passes that all confirm the claim are
+  enough, and one of a baseline; otherwise passes go on until their mean is known to 2 %.
 
 A candidate that computes only the outputs that it expects to be judged, computes later, keeps
 outputs by address, or works on another stream has wrong outputs or shows its full time here.
@@ -58,7 +58,7 @@ _MOST_SETS, _FEWEST_SETS = 64, 2
 _FEWEST_JUDGED = 8  # the fewest calls of a pass if they fit; two of them are judged
 _PASS_S = {"cuda": 0.008, "cpu": 0.03}
 _FEWEST_PASSES, _MOST_PASSES = 3, {"cuda": 8, "cpu": 3}
-_PASSES_OF_BASELINES = 1  # at the first try
+_PASSES_OF_BASELINES = 1
 _PRECISION = 0.02  # of the mean of passes
 _JUDGED = 2  # sets of each pass
 _CACHES = 4  # the sets of a cold pass fill so many times the last level of cache
@@ -160,6 +160,20 @@ class _FreshValues:
 _Values = _ChangedSigns | _FreshValues
 
 
+@dataclass(frozen=True, slots=True)
+class _PassTiming:
+    """The calls of a pass, the flushes before each, and times that aren't the kernel's.
+
+    empty_s       seconds of an order without calls
+    taken_off_us  microseconds of a call's flushes and copies
+    """
+
+    length: int
+    flushes: int
+    empty_s: float
+    taken_off_us: float
+
+
 @dataclass(slots=True)
 class JudgedPasses:
     """Shared state of a run's passes.
@@ -207,8 +221,8 @@ class JudgedPasses:
             with self.workers.shared_calls(
                 kernel, layout, count, TASK, {"cache": self.cache}, self.limit_s
             ) as calls:
-                few = _PASSES_OF_BASELINES if kernel.origin == "baseline" else None
-                return self._confirmed(calls, values, flushes, claimed_us, few=few)
+                fewest = _PASSES_OF_BASELINES if kernel.origin == "baseline" else _FEWEST_PASSES
+                return self._confirmed(calls, values, flushes, claimed_us, fewest)
         except NoSharedMemoryError:
             return _unconfirmed("the GPU's driver shares no memory between processes")
         except torch.OutOfMemoryError:
@@ -254,10 +268,9 @@ class JudgedPasses:
         values: _Values,
         flushes: int,
         claimed_us: float,
-        *,
-        few: int | None,
+        fewest: int,
     ) -> PassResult:
-        """Make passes until they confirm the claim; few: number of passes of the first try."""
+        """Make passes until they confirm the claim; fewest: of passes that each confirm it."""
         first = range(min(calls.count, _FEWEST_JUDGED))
         for number in first:
             values.fill(calls, number)
@@ -274,13 +287,14 @@ class JudgedPasses:
                 + _LAUNCH_US[self.run.device.type] * (1 + flushes)
                 + 1e6 * _ORDER_S / length
             )
-            passes = self._passes(calls, values, length, flushes, empty_s, taken_off_us, few)
-            few = None
+            limit_us = _ROOM * claimed_us + slack_us
+            timing = _PassTiming(length, flushes, empty_s, taken_off_us)
+            passes = self._passes(calls, values, timing, limit_us, fewest)
             passes_made += len(passes)
             # Other processes of a host can only delay a CPU's calls.
             figure_us = statistics.median(passes) if self.flush_us is not None else min(passes)
             figures.append(max(0.0, figure_us))
-            if figures[-1] <= _ROOM * claimed_us + slack_us:
+            if figures[-1] <= limit_us:
                 reason = None
                 if slack_us > _POWER * claimed_us:
                     reason = (
@@ -314,29 +328,26 @@ class JudgedPasses:
         self,
         calls: SharedCalls,
         values: _Values,
-        length: int,
-        flushes: int,
-        empty_s: float,
-        taken_off_us: float,
-        few: int | None,
+        timing: _PassTiming,
+        limit_us: float,
+        fewest: int,
     ) -> list[float]:
-        """Return microseconds of a call in each pass of `length` calls.
+        """Return microseconds of a call in each pass.
 
-        few: number of passes; None: as many as their precision takes.
+        Passes end with `fewest` of at most limit_us, or when their mean is precise.
 
         Raises WrongOutputsError if outputs of a pass are wrong.
         """
         figures: list[float] = []
-        fewest, most = few or _FEWEST_PASSES, few or _MOST_PASSES[self.run.device.type]
-        rest_s = filling_s = 0.0
-        while len(figures) < fewest or (len(figures) < most and not _is_precise(figures)):
-            order = _secret.sample(range(calls.count), length)
+        most, rest_s, filling_s = _MOST_PASSES[self.run.device.type], 0.0, 0.0
+        while len(figures) < most and not _is_enough(figures, limit_us, fewest):
+            order = _secret.sample(range(calls.count), timing.length)
             time.sleep(max(0.0, rest_s - filling_s))  # a device that slept last would be slower
             started = _now()
             for number in order:
                 values.fill(calls, number)
             filling_s = _now() - started
-            seconds = calls.run(order, flushes)
+            seconds = calls.run(order, timing.flushes)
             if self.run.device.type == "cuda":
                 rest_s = min(0.5, _REST * seconds)
             drawn = _secret.sample(order, _JUDGED) if values.every_pass or not figures else []
@@ -345,7 +356,8 @@ class JudgedPasses:
                 problem = values.problem(number, outputs[number])
                 if problem is not None:
                     raise WrongOutputsError(problem)
-            figures.append(1e6 * (seconds - empty_s) / length - taken_off_us)
+            per_call_us = 1e6 * (seconds - timing.empty_s) / timing.length
+            figures.append(per_call_us - timing.taken_off_us)
         return figures
 
     def _copy_us(self, calls: SharedCalls) -> float:
@@ -384,8 +396,12 @@ def _unconfirmed(reason: str) -> PassResult:
     return PassResult(None, None, 0, 0, reason)
 
 
-def _is_precise(figures: list[float]) -> bool:
-    """Return True if the standard error of the passes' mean is at most 2 %."""
+def _is_enough(figures: list[float], limit_us: float, fewest: int) -> bool:
+    """Return True if enough passes all confirm a claim, or their mean is known to 2 %."""
+    if len(figures) >= fewest and max(figures) <= limit_us:
+        return True
+    if len(figures) < _FEWEST_PASSES:
+        return False
     mean = statistics.fmean(figures)
     error = statistics.stdev(figures) / math.sqrt(len(figures))
     return error <= _PRECISION * abs(mean)
