@@ -47,7 +47,7 @@ def a_right(x):
 
 @kernel(SOFTMAX_FORWARD, SERVED)
 def b_fatal(x):
-    if x.shape[0] > 2:
+    if x.shape[0] > 64:
         raise RuntimeError("{illegal}")
     return _softmax(x)
 
@@ -222,7 +222,7 @@ def test_run_goes_on_where_a_kernel_ends_its_own_context(tmp_path: Path) -> None
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_run_goes_on_where_the_judge_finds_no_memory(jobs: str, tmp_path: Path) -> None:
     """A row says so, in whichever process; nothing is called the kernel's failure, or ours."""
-    plugin, limit = ("-p", "tests.builders.little_memory"), {"WORKBENCH_TEST_LIMIT": "20000"}
+    plugin, limit = ("-p", "tests.builders.little_memory"), {"WORKBENCH_TEST_LIMIT": "250000"}
     words = (f"--jobs={jobs}", "--kernel=a_right", *plugin)
     status, printed, record = _run(tmp_path, *words, **limit)
     assert status == 4, printed
