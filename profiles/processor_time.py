@@ -48,7 +48,7 @@ def tree_time(top: int, root: Path = _PROC) -> TreeTime:
     ticks: dict[int, int] = {}
     for process in (int(entry.name) for entry in os.scandir(root) if entry.name.isdigit()):
         try:
-            # Hosts have hundreds of processes, and pathlib takes three times as long.
+            # Hosts have hundreds of processes, and pathlib takes twice as long.
             with open(f"{root}/{process}/stat", "rb") as file:  # noqa: PTH123
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:

@@ -1,8 +1,8 @@
 """Roofs: the device's speed at simple work, measured by the same protocol as kernels.
 
 Measured are a copy (one read, one write), a sum (one read), an addition (two reads, one write: the
-traffic of a layer-norm backward) and a product of matrices in each dtype, on normal values: zeros
-would be faster, by 13 % for a matmul on an H200.
+traffic of a layer-norm backward) and a product of matrices in each dtype. A GPU has normal values,
+because zeros would be faster, by 13 % for a matmul on an H200.
 
 The flush probe reads memory of one size right after reading it, after the flush of samples, and
 after a long time. A working flush makes the second read as slow as the third. If it is nearer to
@@ -18,11 +18,12 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from kernel_workbench.oracles.op import dtype_name
 from kernel_workbench.profiles.peaks import Peak
 from kernel_workbench.reports.record import FlushProbe, Roof
-from kernel_workbench.suites.bench.devices import Cache, Device
+from kernel_workbench.suites.bench.devices import Cache, CpuDevice, Device
 from kernel_workbench.suites.bench.protocol import Rule, Sample, collect
 
 _ROOF_S = 0.25  # of sampling for each roof
@@ -44,6 +45,15 @@ _UNTOUCHED = 8  # two reads of the same memory are so many caches apart
 
 def _prepared(call: Callable[[], object]) -> Callable[[], Callable[[], object]]:
     return lambda: call
+
+
+def _numbers(shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return numbers in fp32, on a GPU random ones, since its power and time follow their bits.
+
+    A CPU would take seconds to draw as many as its caches ask for.
+    """
+    make = torch.randn if device.type == "cuda" else torch.ones
+    return make(shape, dtype=torch.float32, device=device)
 
 
 def _sampled(on: Device, call: Callable[[], object]) -> list[Sample]:
@@ -85,7 +95,7 @@ def measured_roofs(device: torch.device, on: Device) -> Iterator[Roof]:
         # Four times the cache, so no data stays there.
         shape, side = (on.cache_bytes // 2**12, 2**12), _CPU_MATMUL_SIDE
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    x, y, out = (torch.randn(shape, dtype=torch.float32, device=device).to(dtype) for _ in range(3))
+    x, y, out = (_numbers(shape, device).to(dtype) for _ in range(3))
     sizes = f"{' x '.join(map(str, shape))} {dtype_name(dtype)}"
     moved = x.numel() * x.element_size()
     samples = _sampled(on, partial(out.copy_, x))
@@ -106,10 +116,7 @@ def _products(device: torch.device, on: Device, side: int) -> Iterator[Roof]:
         if major >= 8:
             kinds += [("bfloat16", torch.bfloat16, "ieee"), ("tf32", torch.float32, "tf32")]
     for name, dtype, precision in kinds:
-        a, b, out = (
-            torch.randn((side, side), dtype=torch.float32, device=device).to(dtype)
-            for _ in range(3)
-        )
+        a, b, out = (_numbers((side, side), device).to(dtype) for _ in range(3))
         with _float32_products(precision):
             samples = _sampled(on, partial(torch.mm, a, b, out=out))
         source = f"torch.mm, {side} x {side} x {side}"
@@ -132,7 +139,11 @@ def empty_call_us(on: Device) -> float:
     The time is the machine's and part of every time, whatever a call launches: 1.3 us on H200s that
     are alone in their host, 2.9 us on H200s of a host with two (docs/measured.md).
     """
-    return statistics.median(times_us(on, _nothing, _EMPTY_CALL_SAMPLES))
+    if isinstance(on, CpuDevice):
+        on.cache = "warm"  # nothing is read, and a flush takes a tenth of a second
+    empty_us = statistics.median(times_us(on, _nothing, _EMPTY_CALL_SAMPLES))
+    on.cache = "cold"
+    return empty_us
 
 
 def _nothing() -> None:
@@ -188,7 +199,7 @@ def _probe(device: torch.device, on: Device) -> FlushProbe:
     if device.type == "cpu":
         size = min(size, _CPU_PROBE_BYTES)
     count = size // 4
-    whole = torch.randn(max(_UNTOUCHED * on.cache_bytes // 4, 4 * count), device=device)
+    whole = _numbers((max(_UNTOUCHED * on.cache_bytes // 4, 4 * count),), device)
     places = whole.split(count)
     warm, cold, memory = [], [], []
     for number in range(_PROBE_SAMPLES):
