@@ -138,7 +138,7 @@ def _seen(problem: AttentionCall, limits: Limits) -> tuple[int, int]:
 def _owns_dbias(problem: AttentionCall, seen: tuple[int, int], limits: Limits) -> bool:
     """Return True if each element of dbias is one element of dS, which the kernel may store.
 
-    Under a softcap dS isn't what the kernel multiplies k and q by.
+    Under a softcap the kernel has dS times the softcap's slope instead.
     """
     bias, own = problem.options.bias, (problem.b, problem.h_q, problem.s_q, problem.s_kv)
     by_tile = "bias" in terms_of(problem, forward=False).split()

@@ -79,7 +79,7 @@ class BackwardMemory(NamedTuple):
     """Shared memory: [STAGES, 1, 1, ROWS, D] of q and do, [1, 1, 1, KEYS, D] of k and v.
 
     ds is [1, KEYS, ROWS], and so is p of wide heads; rows contains lse and -delta of a tile; bias
-    is [STAGES, 1, 1, ROWS, KEYS], which takes the tile's dbias once it has been read.
+    is [STAGES, 1, 1, ROWS, KEYS], and a tile's dbias replaces its bias there.
     """
 
     q: Any

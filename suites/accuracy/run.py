@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.cases import GENERATED
-from kernel_workbench.oracles.op import CONTIGUOUS, Bound, Case, Inputs, Numerics, Outputs
+from kernel_workbench.oracles.op import CONTIGUOUS, Bound, Case, Inputs, Numerics
 from kernel_workbench.reports.record import AccuracyRow
 from kernel_workbench.suites.accuracy.pages import return_pages
 from kernel_workbench.suites.accuracy.trial import Trial
@@ -483,15 +483,11 @@ class Run:
         Values drawn from a secret are judged by the bounds alone: an emulation's blocks are a
         measure that chance could exceed in one run and not in the next.
         """
-        truth = values.exact()
         if kernel.origin != "baseline":
             self._of_no_baseline.add(kernel.numerics.of_bounds)
         elif self.two_calls_alone:
-            there = [
-                of for numerics, of in values.bounds.items() if numerics in self._of_no_baseline
-            ]
-            if there:
-                return partial(_judged_by_others, kernel, values, truth, there[-1], declared_bytes)
+            return partial(self._judge_baseline, kernel, values, declared_bytes)
+        truth = values.exact()
         compared = not self.two_calls_alone and values is self._values
         return partial(
             judge,
@@ -502,6 +498,31 @@ class Run:
             emulation=values.emulation_of(kernel) if compared else None,
             other_orders=partial(values.emulations_in_other_orders, kernel) if compared else tuple,
         )
+
+    def _judge_baseline(
+        self,
+        kernel: Kernel,
+        values: CaseValues,
+        declared_bytes: int | None,
+        first: Call,
+        second: Call,
+    ) -> Verdict:
+        """Judge two calls of a baseline by bounds that the case has already, if these pass it.
+
+        Bounds of a large case take seconds, and a baseline that keeps another kernel's needs none
+        of its own. The other kernel is no baseline, which may have wide bounds.
+        """
+
+        def judged(bounds: dict[str, Bound]) -> Verdict:
+            truth, numerics = values.exact(), kernel.numerics
+            return judge(first, second, truth, bounds, numerics, declared_bytes=declared_bytes)
+
+        others = [numerics for numerics in values.bounds if numerics in self._of_no_baseline]
+        if others and kernel.numerics.of_bounds not in values.bounds:
+            verdict = judged(values.bounds[others[-1]])
+            if verdict.status == "passed":
+                return verdict
+        return judged(values.bounds_of(kernel))
 
     def _row(
         self,
@@ -539,25 +560,3 @@ class Run:
     def command(self, suite: str, kernel: Kernel, case: Case, *more: str) -> str:
         """Return the command that runs this pair alone; more: options at its end."""
         return command_of(suite, kernel, case, self.reproduce_options, more)
-
-
-def _judged_by_others(
-    kernel: Kernel,
-    values: CaseValues,
-    truth: Outputs,
-    of_others: dict[str, Bound],
-    declared_bytes: int | None,
-    first: Call,
-    second: Call,
-) -> Verdict:
-    """Judge two calls of a baseline by bounds that the case has already, if these pass it.
-
-    Bounds of a large case take seconds, and a baseline that keeps another kernel's needs none of
-    its own.
-    """
-    numerics = kernel.numerics
-    verdict = judge(first, second, truth, of_others, numerics, declared_bytes=declared_bytes)
-    if verdict.status == "passed":
-        return verdict
-    bounds = values.bounds_of(kernel)
-    return judge(first, second, truth, bounds, numerics, declared_bytes=declared_bytes)
