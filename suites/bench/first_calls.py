@@ -9,7 +9,6 @@ row.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +20,7 @@ import torch
 from kernel_workbench.kernels.registry import Kernel, KernelError
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.suites.bench.judged_pass import TASK
+from kernel_workbench.suites.run.shards import jobs_on_gpu
 from kernel_workbench.suites.sandbox.judge_side.worker_process import WorkersError
 from kernel_workbench.suites.sandbox.judge_side.workers import TaskError, Workers
 from kernel_workbench.suites.sandbox.parcels import Parcel
@@ -28,7 +28,6 @@ from kernel_workbench.suites.sandbox.parcels import Parcel
 # Parts of names of peers that compile; nothing else tells that they do.
 _COMPILING = ("flex", "inductor", "compile", "liger")
 _SLOWEST_FIRST = ("flex", "inductor")
-_MOST_PROCESSES = 16
 _FEWEST_PAIRS = 4
 _LIMIT_S = 300.0
 
@@ -63,7 +62,7 @@ def compile_ahead(
     compiling = [(kernel, case) for kernel, case in pairs if compiles(kernel)]
     if device.type == "cpu" and processes is None:
         return {}
-    count = processes or min(_MOST_PROCESSES, (os.cpu_count() or 1) - 1, len(compiling))
+    count = processes or min(jobs_on_gpu(), len(compiling))
     if count < 2 or len(compiling) < _FEWEST_PAIRS:
         return {}
     print(

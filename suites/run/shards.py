@@ -65,11 +65,16 @@ def default_jobs(device: str, pairs: int, seconds: float | None = None) -> int:
     """
     if pairs < FEWEST_PAIRS:
         return 1
-    cores = len(os.sched_getaffinity(0))
     if device != "cpu":
-        return max(1, min(MOST_ON_GPU, cores - 1))
+        return jobs_on_gpu()
+    cores = len(os.sched_getaffinity(0))
     saved = None if seconds is None else seconds * (1 - 1 / cores)
     return 1 if saved is not None and saved < _START_S else cores
+
+
+def jobs_on_gpu() -> int:
+    """Return the number of processes that share a GPU: one for each core but one, at most 16."""
+    return max(1, min(MOST_ON_GPU, len(os.sched_getaffinity(0)) - 1))
 
 
 def memory_of(case: Case) -> int:
