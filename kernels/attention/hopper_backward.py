@@ -68,6 +68,7 @@ _CUTS = {64: _BackwardCut(128, 128, 2), 128: _BackwardCut(64, 128, 3), 256: _Bac
 _OF_SMALL_TILES = {64: _BackwardCut(64, 128, 3)}
 _HEADS = tuple(_CUTS)
 _FEW_TILES = 8  # of queries
+_IN_CACHE = 2**25  # bytes, of the 50 MB of Hopper's L2
 
 
 def _cut_of(d: int, *, small: bool) -> _BackwardCut:
@@ -117,6 +118,20 @@ def _at_once(
     """
     wanted = multiprocessors(device) * (4 * cut.rows // cut.keys if waits else 1)
     return min(heads, max(1, wanted // working))
+
+
+def _bytes_of_head(d: int, rows: int) -> int:
+    """Return the bytes of a query head's q, do and sum of dq, which all its blocks walk over."""
+    return rows * d * (2 + 2 + 4)
+
+
+def _rises(d: int, rows: int) -> bool:
+    """Return True if blocks of keys under a causal mask walk up from the diagonal, in order.
+
+    Then a block never waits, because the one before it, of later keys, is ahead. But they are far
+    apart, so a head has to stay in a cache. In narrow heads the wait is short.
+    """
+    return d > 128 and _bytes_of_head(d, rows) <= _IN_CACHE
 
 
 def _with_heads_as_rows(tensor: Tensor, group: int) -> Tensor:
@@ -236,7 +251,12 @@ def hopper_gradients(
     turns = torch.empty(sums * query_tiles, dtype=torch.int32, device=q.device) if ordered else None
     # In order a block is a tile of queries behind the one before.
     working = min(blocks, sums * tiles * group) if ordered else blocks
+    in_turn = ordered and mask == "causal"
+    rising = in_turn and group == 1 and _rises(d, rows)
+    together = group if in_turn else 1
     at_once = _at_once(b * h_kv, working, cut, q.device, waits=ordered and mask != "none")
+    if rising:
+        at_once = max(1, _IN_CACHE // _bytes_of_head(d, rows))
     scale, cap = scale_and_cap(problem)
     keep_scale = problem.keep_scale if dropped else 1.0
     of_sums = problem.scale * keep_scale
@@ -263,11 +283,12 @@ def hopper_gradients(
             descriptor(q, cut.rows), descriptor(do, cut.rows), descriptor(k, cut.keys, keys),
             descriptor(v, cut.keys, keys), descriptor(dk_seen, cut.keys),
             descriptor(dv_seen, cut.keys), of_rows, total, total if key_sums is None else key_sums,
-            turns, slopes, blocks, b * h_kv, at_once, sums, h_kv, group, share, rows, keys + lead,
-            limits.shift + lead + first, limits.left, limits.right, of_sums, scale, cap, first,
-            limits.first - lead, boxed_dbias, *bias_of(problem, cut.rows, cut.keys, end, lse),
-            lead, *problem.random_words, keep_scale, MASK=mask, TERMS=terms, ORDERED=ordered,
-            SPREAD=key_sums is not None, STAGES=cut.stages, num_warps=_WARPS,
+            turns, slopes, blocks, b * h_kv, at_once, sums, h_kv, group, together, share, rows,
+            keys + lead, limits.shift + lead + first, limits.left, limits.right, of_sums, scale,
+            cap, first, limits.first - lead, boxed_dbias,
+            *bias_of(problem, cut.rows, cut.keys, end, lse), lead, *problem.random_words,
+            keep_scale, MASK=mask, TERMS=terms, ORDERED=ordered,
+            SPREAD=key_sums is not None, STAGES=cut.stages, RISING=rising, num_warps=_WARPS,
         )  # fmt: skip
         launch(
             rounding_kernel, query_tiles,

@@ -16,9 +16,15 @@ asked for ahead, so that tensor cores work while warps do:
 The sum of dq lies in memory as threads hold it, 16 bytes of each next to another's. Where it is
 ORDERED, the blocks of keys add to a tile of dq one after the other, which a warp of its own sees
 to: it waits for the block before, lets the groups add, waits till they have, and tells the block
-after. The longest blocks come first and walk from the end, so that the block before is ahead.
-Where tiles of queries are few there are several sums, so that fewer blocks wait for one another:
-block i adds to sum i % sums, and `rounding_kernel` adds the sums up.
+after. The longest blocks come first and walk from the end, so that the block before is ahead. With
+RISING, under a causal mask, the shortest blocks come first and walk up from the diagonal, so that
+the block before, of later keys, is ahead without a wait; but blocks are further apart, and find a
+head's tiles in L2 only if it holds them all. Where tiles of queries are few there are several sums,
+so that fewer blocks wait for one another: block i adds to sum i % sums, and `rounding_kernel` adds
+the sums up.
+
+Query heads that share a block walk one after the other. In order under a causal mask they walk
+together: a block has fewer tiles than the block before it, and would wait at each head.
 
 Where blocks of keys are few and query heads share them, each of these heads has programs of its own
 (SPREAD). They add dk and dv up in memory, in no order, as they do dq.
@@ -105,7 +111,8 @@ class BackwardBarriers(NamedTuple):
 class BackwardSizes(NamedTuple):
     """Blocks of keys of a head, key heads of all batches, and heads in progress at once.
 
-    sums is the number of sums of dq, h_kv that of one batch, group the query heads of a key head.
+    sums is the number of sums of dq, h_kv that of one batch, group the query heads of a key head;
+    together is group if these take each step of a walk in turn, or 1: one walks after the other.
     With SPREAD each query head counts as a key head, and `share` of them have one k and v. Query i
     may attend to no key from `keys` on; under a causal mask to keys up to i + shift, in a window to
     keys i + shift - left to i + shift + right.
@@ -117,6 +124,7 @@ class BackwardSizes(NamedTuple):
     sums: Any
     h_kv: Any
     group: Any
+    together: Any
     share: Any
     s_q: Any
     keys: Any
@@ -126,7 +134,7 @@ class BackwardSizes(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """The tiles of queries of a block of keys, from the last one, high - 1, on.
+    """The tiles of queries of a block of keys, of which high - 1 is the last.
 
     free: number of tiles without a mask; walked: number of all tiles; tiles: tiles of a head.
     """
@@ -141,6 +149,12 @@ class Walk(NamedTuple):
 def is_wide(d):
     """Return True if dk and dv of a head leave no registers for p and ds."""
     return d > 128
+
+
+@gluon.constexpr_function
+def is_masked(part, rising):
+    """Return True if a part of a walk, 0 or 1, has the tiles with a mask."""
+    return part == (0 if rising else 1)
 
 
 @gluon.jit
@@ -168,7 +182,34 @@ def _walk(start_n, sizes, MASK: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.const
 
 
 @gluon.jit
-def _place(sizes):
+def _after(member, step, walk, sizes):
+    """Return the query head, of those of a key head, and the step of its walk that come next."""
+    following = member + 1
+    is_last = (sizes.together == 1) | (following == sizes.group)
+    step += gl.where(is_last, 1, 0)
+    ends = step == walk.walked
+    member = gl.where(is_last & (not ends), following - sizes.together, following)
+    return member, gl.where(ends, 0, step)
+
+
+@gluon.jit
+def _tile(walk, step, RISING: gl.constexpr):
+    tile = walk.high - 1 - step
+    if RISING:
+        tile = walk.high - walk.walked + step
+    return tile
+
+
+@gluon.jit
+def _blocks_before(block, tile, sizes, ROWS: gl.constexpr, KEYS: gl.constexpr):
+    """Return the number of blocks that add to a tile before a block, where walks go up."""
+    last = (tile * ROWS + ROWS - 1 + sizes.shift) // KEYS
+    last = gl.minimum(last, gl.cdiv(sizes.keys, KEYS) - 1)
+    return (last - block) // sizes.sums
+
+
+@gluon.jit
+def _place(sizes, RISING: gl.constexpr):
     """Return this program's block of keys, its key head and its batch.
 
     A few heads are in progress at once: first their first blocks, then their second ones.
@@ -179,6 +220,8 @@ def _place(sizes):
     heads = gl.minimum(sizes.at_once, sizes.heads - turn * sizes.at_once)
     block = number // heads
     head = turn * sizes.at_once + number - block * heads
+    if RISING:
+        block = sizes.blocks - 1 - block
     b = head // sizes.h_kv
     return block, head - b * sizes.h_kv, b
 
@@ -191,13 +234,13 @@ def _first_tile(block, kv_head, b, tiles, sizes):
 
 
 @gluon.jit
-def _load(loading, MASK: gl.constexpr, TERMS: gl.constexpr):
+def _load(loading, MASK: gl.constexpr, TERMS: gl.constexpr, RISING: gl.constexpr):
     """Run the loading warp: k and v, then tiles of q and do, and a last unused q."""
     descriptors, memory, barriers, sizes, lead, bias_place, first_query = loading
     STAGES: gl.constexpr = memory.q.shape[0]
     ROWS: gl.constexpr = memory.q.shape[3]
     KEYS: gl.constexpr = memory.k.shape[3]
-    block, kv_head, b = _place(sizes)
+    block, kv_head, b = _place(sizes, RISING)
     start_n = block * KEYS
     walk = _walk(start_n, sizes, MASK, ROWS, KEYS)
     column = bias_place.first_key + start_n
@@ -208,9 +251,11 @@ def _load(loading, MASK: gl.constexpr, TERMS: gl.constexpr):
     load_box(descriptors.k, kv_place, barriers.kv_full, memory.k.index(0))
     load_box(descriptors.v, kv_place, barriers.kv_full, memory.v.index(0))
     count = walk.walked * sizes.group
-    head = kv_head * sizes.group
-    tile = walk.high - 1
+    member = 0
+    step = 0
     for i in range(count + 1):
+        tile = _tile(walk, step, RISING)
+        head = kv_head * sizes.group + member
         stage = i % STAGES
         place = [b, head, tile * ROWS, 0]
         q_full = barriers.q_full.index(stage)
@@ -232,14 +277,11 @@ def _load(loading, MASK: gl.constexpr, TERMS: gl.constexpr):
             else:
                 mbarrier.expect(do_full, descriptors.do.block_type.nbytes)
             load_box(descriptors.do, place, do_full, memory.do.index(stage))
-        tile -= 1
-        if (tile < walk.high - walk.walked) & (i + 1 < count):
-            tile = walk.high - 1
-            head += 1
+        member, step = _after(member, step, walk, sizes)
 
 
 @gluon.jit
-def _take_turns(turns_ptr, memory, barriers, sizes, MASK: gl.constexpr):
+def _take_turns(turns_ptr, memory, barriers, sizes, MASK: gl.constexpr, RISING: gl.constexpr):
     """Run the warp that keeps order: turns_ptr counts the blocks that have added to a tile.
 
     A release here covers the groups' additions too, because the groups have arrived before.
@@ -247,34 +289,37 @@ def _take_turns(turns_ptr, memory, barriers, sizes, MASK: gl.constexpr):
     STAGES: gl.constexpr = memory.q.shape[0]
     ROWS: gl.constexpr = memory.q.shape[3]
     KEYS: gl.constexpr = memory.k.shape[3]
-    block, kv_head, b = _place(sizes)
+    block, kv_head, b = _place(sizes, RISING)
     walk = _walk(block * KEYS, sizes, MASK, ROWS, KEYS)
     lanes = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
-    tile = _first_tile(block, kv_head, b, walk.tiles, sizes) + walk.high - 1
-    i = 0
-    for _ in range(sizes.group):
-        for step in range(walk.walked):
-            turn = (turns_ptr + (tile - step) + gl.zeros_like(lanes)).to(gl.int64)
-            before = block
-            if MASK == "window":
-                # Blocks whose keys are all too far back add nothing to this tile.
-                key = (walk.high - 1 - step) * ROWS + sizes.shift - sizes.left
-                before -= gl.maximum(key, 0) // KEYS
-            number = before // sizes.sums + gl.zeros_like(lanes)
-            gl.inline_asm_elementwise(
+    first_tile = _first_tile(block, kv_head, b, walk.tiles, sizes)
+    member = 0
+    step = 0
+    for i in range(walk.walked * sizes.group):
+        tile = _tile(walk, step, RISING)
+        there = first_tile + member * walk.tiles + tile
+        turn = (turns_ptr + there + gl.zeros_like(lanes)).to(gl.int64)
+        before = block
+        if MASK == "window":
+            # Blocks whose keys are all too far back add nothing to this tile.
+            before -= gl.maximum(tile * ROWS + sizes.shift - sizes.left, 0) // KEYS
+        number = before // sizes.sums
+        if RISING:
+            number = _blocks_before(block, tile, sizes, ROWS, KEYS)
+        number += gl.zeros_like(lanes)
+        gl.inline_asm_elementwise(
                 "{ .reg .pred p; .reg .u32 t; AGAIN: ld.acquire.gpu.global.u32 t, [$1];"
                 " setp.lt.u32 p, t, $2; @p bra AGAIN; mov.b32 $0, t; }", "=r,l,r",
                 [turn, number], dtype=gl.int32, is_pure=False, pack=1,
             )  # fmt: skip
-            mbarrier.arrive(barriers.my_turn, count=1)
-            mbarrier.wait(barriers.empty.index(i % STAGES), (i // STAGES) & 1)
-            gl.inline_asm_elementwise(
+        mbarrier.arrive(barriers.my_turn, count=1)
+        mbarrier.wait(barriers.empty.index(i % STAGES), (i // STAGES) & 1)
+        gl.inline_asm_elementwise(
                 "{ .reg .pred p; setp.ne.u32 p, $2, 0;"
                 " @p red.release.gpu.global.add.u32 [$1], $2; mov.b32 $0, 0; }", "=r,l,r",
                 [turn, gl.where(lanes == 0, 1, 0)], dtype=gl.int32, is_pure=False, pack=1,
             )  # fmt: skip
-            i += 1
-        tile += walk.tiles
+        member, step = _after(member, step, walk, sizes)
 
 
 @gluon.jit
@@ -307,8 +352,24 @@ def _add(dq, dq_ptr, is_first, ROWS: gl.constexpr, D: gl.constexpr):
 
 
 @gluon.jit
+def _slope(terms, q_head):
+    """Return ALiBi's slope of a query head, in base 2."""
+    return gl.load(terms.slopes_ptr + q_head) * LOG2E
+
+
+@gluon.jit
+def _bias_row(bias_place, b, q_head, offs_n, sizes):
+    """Return a query head's bias that queries share, [KEYS, 1] in base 2."""
+    own = b.to(gl.int64) * bias_place.stride_b + q_head.to(gl.int64) * bias_place.stride_h
+    row_ptr = bias_place.ptr + own + bias_place.first_key
+    row = gl.load(row_ptr + offs_n, mask=offs_n < sizes.keys, other=0.0)
+    return (row.to(gl.float32) * LOG2E)[:, None]
+
+
+@gluon.jit
 def _compute(
-    computing, MASK: gl.constexpr, TERMS: gl.constexpr, ORDERED: gl.constexpr, SPREAD: gl.constexpr
+    computing, MASK: gl.constexpr, TERMS: gl.constexpr, ORDERED: gl.constexpr,
+    SPREAD: gl.constexpr, RISING: gl.constexpr,
 ):  # fmt: skip
     """Run the computing warps: dk and dv of the block, and its shares of dq."""
     (
@@ -335,7 +396,7 @@ def _compute(
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, K_LAYOUT, 2)
     S_ROWS: gl.constexpr = gl.SliceLayout(0, S_LAYOUT)
     FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [8], [0])
-    block, kv_head, b = _place(sizes)
+    block, kv_head, b = _place(sizes, RISING)
     start_n = block * KEYS
     walk = _walk(start_n, sizes, MASK, ROWS, KEYS)
     k = memory.k.index(0).reshape((KEYS, D))
@@ -357,7 +418,8 @@ def _compute(
     offs_rows = gl.arange(0, 2 * ROWS, FLAT)
     head = (b * sizes.h_kv + kv_head) * sizes.group
     count = walk.walked * sizes.group
-    row_tile = gl.maximum(head * walk.tiles + walk.high - 1, 0)
+    first = _tile(walk, 0, RISING)
+    row_tile = head * walk.tiles + gl.minimum(gl.maximum(first, 0), walk.tiles - 1)
     sum_ptr += (_first_tile(block, kv_head, b, walk.tiles, sizes) - head * walk.tiles) * (ROWS * D)
     memory.rows.store(gl.load(rows_ptr + row_tile.to(gl.int64) * (2 * ROWS) + offs_rows))
     mbarrier.wait(barriers.kv_full, 0)
@@ -365,27 +427,22 @@ def _compute(
     q = memory.q.index(0).reshape((ROWS, D))
     s = warpgroup_mma(k, q.permute((1, 0)), no_s, use_acc=False, is_async=True)
     if has(TERMS, "dropout"):
-        bits = drawn_of_keys(dropout, head, (walk.high - 1) * ROWS, start_n, KEYS, ROWS)
+        bits = drawn_of_keys(dropout, head, first * ROWS, start_n, KEYS, ROWS)
     s = warpgroup_mma_wait(0, deps=[s])
+    if has(TERMS, "alibi"):
+        slope = _slope(terms, kv_head * sizes.group)
+    if has(TERMS, "bias_row"):
+        bias = _bias_row(bias_place, b, kv_head * sizes.group, offs_n, sizes)
+    middle = walk.free
+    if RISING:
+        middle = walk.walked - walk.free
+    # Query heads walk together over all tiles, or one after the other.
     i = 0
-    for member in range(sizes.group):
-        slope = 0.0
-        if has(TERMS, "alibi"):
-            slope = gl.load(terms.slopes_ptr + kv_head * sizes.group + member) * LOG2E
-        if has(TERMS, "bias_row"):
-            own = b.to(gl.int64) * bias_place.stride_b
-            own += (kv_head * sizes.group + member).to(gl.int64) * bias_place.stride_h
-            row_ptr = bias_place.ptr + own + bias_place.first_key
-            row = gl.load(row_ptr + offs_n, mask=offs_n < sizes.keys, other=0.0)
-            bias = (row.to(gl.float32) * LOG2E)[:, None]
-        for masked in gl.static_range(2):
-            if masked == 0:
-                begin = 0
-                end = walk.free
-            else:
-                begin = walk.free
-                end = walk.walked
-            for step in range(begin, end):
+    member = 0
+    step = 0
+    for _ in range(sizes.group // sizes.together):
+        for part in gl.static_range(2):
+            for _ in range(sizes.together * (middle + part * (walk.walked - 2 * middle))):
                 # Always 0, which the compiler doesn't know: else it keeps each address of these.
                 zero = i >> 30
                 k_now = memory.k.index(zero).reshape((KEYS, D))
@@ -393,16 +450,25 @@ def _compute(
                 ds_now = memory.ds.index(zero)
                 stage = i % STAGES
                 phase = (i // STAGES) & 1
-                tile = walk.high - 1 - step
+                tile = _tile(walk, step, RISING)
                 row_tile = (head + member) * walk.tiles + tile
-                # What the next tile's rows need; of a head's last tile, the next head's.
-                after = gl.where(step + 1 < walk.walked, row_tile - 1, row_tile + step + walk.tiles)
-                after = gl.where(i + 1 < count, after, row_tile)
+                if RISING:
+                    is_first = _blocks_before(block, tile, sizes, ROWS, KEYS) == 0
+                # What the next tile needs is loaded ahead.
+                member_next, step_next = _after(member, step, walk, sizes)
+                member_next = gl.where(i + 1 < count, member_next, member)
+                tile_next = _tile(walk, gl.where(i + 1 < count, step_next, step), RISING)
+                after = (head + member_next) * walk.tiles + tile_next
                 rows = gl.load(rows_ptr + after.to(gl.int64) * (2 * ROWS) + offs_rows)
+                if has(TERMS, "alibi"):
+                    slope_next = _slope(terms, kv_head * sizes.group + member_next)
+                if has(TERMS, "bias_row"):
+                    q_head_next = kv_head * sizes.group + member_next
+                    bias_next = _bias_row(bias_place, b, q_head_next, offs_n, sizes)
                 do = memory.do.index(stage).reshape((ROWS, D))
                 q = memory.q.index(stage).reshape((ROWS, D))
                 minus_delta = memory.rows.slice(ROWS, ROWS).load(S_ROWS)
-                dp, _ = gl.broadcast(minus_delta[None, :], no_s)
+                dp, _zeros = gl.broadcast(minus_delta[None, :], no_s)
                 mbarrier.wait(barriers.do_full.index(stage), phase)
                 dp = warpgroup_mma(v_now, do.permute((1, 0)), dp, is_async=True)
                 lse = memory.rows.slice(0, ROWS).load(S_ROWS)
@@ -422,7 +488,7 @@ def _compute(
                     distance = as_numbers(offs_m + sizes.shift)[None, :] - numbers_n[:, None]
                     score -= slope * gl.abs(distance)
                 p = gl.exp2(score)
-                if masked == 1:
+                if is_masked(part, RISING):
                     keep = offs_n[:, None] < sizes.keys
                     if MASK == "causal":
                         keep = keep & (offs_n[:, None] <= offs_m[None, :] + sizes.shift)
@@ -457,7 +523,7 @@ def _compute(
                 if has(TERMS, "dbias"):
                     if has(TERMS, "dropout"):
                         ds *= dropout.keep_scale
-                    if masked == 1:
+                    if is_masked(part, RISING):
                         # Beyond the mask dp may be NaN.
                         ds = gl.where(keep, ds, 0.0)
                     of_tile.store(ds.to(DTYPE))
@@ -485,15 +551,20 @@ def _compute(
                 _add(dq, sum_ptr + row_tile.to(gl.int64) * (ROWS * D), is_first, ROWS, D)
                 if has(TERMS, "dropout"):
                     # The next tile's draws, while the tensor cores work.
-                    is_last = step + 1 >= walk.walked
-                    tile_next = gl.where(is_last, walk.high - 1, tile - 1)
-                    head_next = head + member + gl.where(is_last, 1, 0)
-                    bits = drawn_of_keys(dropout, head_next, tile_next * ROWS, start_n, KEYS, ROWS)
+                    bits = drawn_of_keys(
+                        dropout, head + member_next, tile_next * ROWS, start_n, KEYS, ROWS
+                    )
                 if is_wide(D):
                     dk, s = warpgroup_mma_wait(0, deps=[dk, s])
                 else:
                     dk, shares, s = warpgroup_mma_wait(0, deps=[dk, shares, s])
                 memory.rows.store(rows)
+                member = member_next
+                step = step_next
+                if has(TERMS, "alibi"):
+                    slope = slope_next
+                if has(TERMS, "bias_row"):
+                    bias = bias_next
                 if has(TERMS, "dbias"):
                     tma.store_wait(0)
                 mbarrier.arrive(barriers.empty.index(stage), count=1)
@@ -518,11 +589,11 @@ def _compute(
 )
 def gradients_kernel(
     q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc, rows_ptr, sum_ptr, key_sum_ptr, turns_ptr,
-    slopes_ptr, blocks, heads, at_once, sums, h_kv, group, share, s_q, keys, shift, left, right,
-    scale, score_scale, cap, first_query, first_key, dbias_desc, bias_desc, bias_ptr,
+    slopes_ptr, blocks, heads, at_once, sums, h_kv, group, together, share, s_q, keys, shift, left,
+    right, scale, score_scale, cap, first_query, first_key, dbias_desc, bias_desc, bias_ptr,
     bias_stride_b, bias_stride_h, lead, seed_low, seed_high, threshold, keep_scale,
     MASK: gl.constexpr, TERMS: gl.constexpr, ORDERED: gl.constexpr, SPREAD: gl.constexpr,
-    STAGES: gl.constexpr,
+    STAGES: gl.constexpr, RISING: gl.constexpr,
 ):  # fmt: skip
     """Compute dk and dv [b, h_kv, s_kv, d] by their descriptors; dq, without scale, in sum_ptr's.
 
@@ -565,7 +636,7 @@ def gradients_kernel(
         q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc, bias_desc, dbias_desc
     )
     sizes = BackwardSizes(
-        blocks, heads, at_once, sums, h_kv, group, share, s_q, keys, shift, left, right
+        blocks, heads, at_once, sums, h_kv, group, together, share, s_q, keys, shift, left, right
     )
     terms = ScoreTerms(score_scale, cap, LOG2E, slopes_ptr, slopes_ptr)
     dropout = Dropout(seed_low, seed_high, threshold, first_query, first_key, keep_scale)
@@ -579,9 +650,9 @@ def gradients_kernel(
     if ORDERED:
         gl.warp_specialize(
             [
-                (_compute, (computing, MASK, TERMS, ORDERED, SPREAD)),
-                (_load, (loading, MASK, TERMS)),
-                (_take_turns, (turns_ptr, memory, barriers, sizes, MASK)),
+                (_compute, (computing, MASK, TERMS, ORDERED, SPREAD, RISING)),
+                (_load, (loading, MASK, TERMS, RISING)),
+                (_take_turns, (turns_ptr, memory, barriers, sizes, MASK, RISING)),
             ],
             [1, 1],
             [24, 24],
@@ -589,8 +660,8 @@ def gradients_kernel(
     else:
         gl.warp_specialize(
             [
-                (_compute, (computing, MASK, TERMS, ORDERED, SPREAD)),
-                (_load, (loading, MASK, TERMS)),
+                (_compute, (computing, MASK, TERMS, ORDERED, SPREAD, RISING)),
+                (_load, (loading, MASK, TERMS, RISING)),
             ],
             [1],
             [24],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -218,7 +219,7 @@ _DEFECTS = {
         "gl.where(lanes == 0, 0, 0)",
     ),
     "the groups don't hear that it is their turn": (
-        "            mbarrier.arrive(barriers.my_turn, count=1)\n",
+        "        mbarrier.arrive(barriers.my_turn, count=1)\n",
         "",
     ),
     "the mask is off by one": (
@@ -226,12 +227,16 @@ _DEFECTS = {
         "< offs_m[None, :] + sizes.shift",
     ),
     "tiles on the diagonal have no mask": ("before + KEYS - 1, 0), ROWS)", "before, 0), ROWS)"),
-    "lse is of the tile before": (
-        "walk.walked, row_tile - 1, row_tile + step",
-        "walk.walked, row_tile, row_tile + step",
+    "lse is of the tile before": ("walk.tiles + tile_next", "walk.tiles + tile"),
+    "lse is of the wrong head": ("(head + member_next) * walk", "(head + member) * walk"),
+    "heads of a group are left out": (
+        "head = kv_head * sizes.group + member\n",
+        "head = kv_head * sizes.group\n",
     ),
-    "lse is of the wrong head": ("row_tile + step + walk.tiles)", "row_tile + step)"),
-    "heads of a group are left out": ("            head += 1\n", ""),
+    "heads that walk together repeat the first": (
+        "following - sizes.together, following)",
+        "following - sizes.together, 0)",
+    ),
     "delta has the other sign": (
         "tl.store(rows_ptr + ROWS, -delta * delta_scale)",
         "tl.store(rows_ptr + ROWS, delta * delta_scale)",
@@ -246,7 +251,10 @@ _OPTION_DEFECTS = {
     "a window's near end is off by one": ("<= (centre + sizes.right)", "< (centre + sizes.right)"),
     "a window's last tile is left out": ("gl.cdiv(gl.maximum(last, 0), ROWS)", "last // ROWS"),
     "a window's first tile is left out": ("before - sizes.right, 0) // ROWS", "before, 0) // ROWS"),
-    "a block waits for ones that see nothing": ("gl.maximum(key, 0) // KEYS", "0 * key"),
+    "a block waits for ones that see nothing": (
+        "gl.maximum(tile * ROWS + sizes.shift - sizes.left, 0) // KEYS",
+        "0 * tile",
+    ),
     "what nothing has written is added to": (
         'or MASK == "window" or (MASK == "causal"',
         'or (MASK == "causal"',
@@ -256,14 +264,17 @@ _OPTION_DEFECTS = {
         "slope * distance",
     ),
     "a slope is another head's": (
-        "terms.slopes_ptr + kv_head * sizes.group + member",
-        "terms.slopes_ptr + kv_head * sizes.group",
+        "_slope(terms, kv_head * sizes.group + member_next)",
+        "_slope(terms, kv_head * sizes.group)",
     ),
     "a softcap has no slope": ("p *= 1.0 - s * s", "p *= 1.0"),
-    "all heads drop the same weights": ("head_next = head + member +", "head_next = 0 * head +"),
+    "all heads drop the same weights": (
+        "dropout, head + member_next, tile_next",
+        "dropout, 0 * head, tile_next",
+    ),
     "dropped weights are of another tile": (
-        "gl.where(is_last, walk.high - 1, tile - 1)",
-        "gl.where(is_last, walk.high - 1, tile)",
+        "dropout, head + member_next, tile_next",
+        "dropout, head + member_next, tile",
     ),
     "dropped weights are of a query before": (
         "dropout = Dropout(seed_low, seed_high, threshold, first_query,",
@@ -285,8 +296,8 @@ _OPTION_DEFECTS = {
         "column = start_n",
     ),
     "a row for all queries is another head's": (
-        "own += (kv_head * sizes.group + member)",
-        "own += (kv_head * sizes.group)",
+        "q_head_next = kv_head * sizes.group + member_next",
+        "q_head_next = kv_head * sizes.group",
     ),
     "dv lacks the factor of kept weights": ("dv *= dropout.keep_scale", "dv *= 1.0"),
     "delta lacks the share of kept weights": ("-delta * delta_scale", "-delta"),
@@ -298,6 +309,22 @@ _OPTION_DEFECTS = {
         "ds = gl.where(keep, ds, 1.0)\n                    of",
     ),
     "k and v lie between fours of keys": ("start_n -= lead", "start_n -= 0 * lead"),
+}
+
+
+# The same, of blocks that walk up.
+_RISING = (_case(1, 2, 2, 200, 200, 256, 256, options="causal"),)
+_RISING_DEFECTS = {
+    "the first block up adds to what nothing has written": (
+        "sizes, ROWS, KEYS) == 0",
+        "sizes, ROWS, KEYS) == 1",
+    ),
+    "a block up waits for one that is not there": (
+        "(last - block) // sizes.sums",
+        "(last - block + 1) // sizes.sums",
+    ),
+    "the diagonal has no mask on the way up": ("(0 if rising else 1)", "1"),
+    "a block up begins a tile late": ("walk.walked + step", "walk.walked + step + 1"),
 }
 
 
@@ -314,14 +341,16 @@ def _likely_first(defect: str) -> list[Case]:
     return [*likely, *(case for case in _WITH_OPTIONS if case not in likely)]
 
 
-@pytest.mark.parametrize("defect", [*_DEFECTS, *_OPTION_DEFECTS])
+@pytest.mark.parametrize("defect", [*_DEFECTS, *_OPTION_DEFECTS, *_RISING_DEFECTS])
 def test_defect_is_found(defect: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By the machine, or by the verdict, in one of the two orders of what is asynchronous."""
-    texts = (_DEFECTS | _OPTION_DEFECTS)[defect]
+    texts = (_DEFECTS | _OPTION_DEFECTS | _RISING_DEFECTS)[defect]
     module = changed(hopper_backward_kernel, tmp_path / "changed.py", *texts)
     for name in ("rows_kernel", "gradients_kernel", "rounding_kernel"):
         monkeypatch.setattr(hopper_backward, name, getattr(module, name))
-    cases = _SHORT if defect in _DEFECTS else _likely_first(defect)
+    cases: Sequence[Case] = _SHORT if defect in _DEFECTS else _likely_first(defect)
+    if defect in _RISING_DEFECTS:
+        cases = _RISING
     rows = (
         row_of("hopper_ordered", case, monkeypatch, late=late)
         for case, late in product(cases, (True, False))
