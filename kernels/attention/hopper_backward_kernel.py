@@ -584,9 +584,14 @@ def _compute(
         tma.store_wait(0)
 
 
-@gluon.jit(
-    do_not_specialize=["seed_low", "seed_high", "threshold", "first_query", "first_key", "lead"]
-)
+# Numbers of a call: where one of them is 1, or a multiple of 16, the code needn't be another.
+_NUMBERS = [
+    "blocks", "heads", "at_once", "h_kv", "share", "s_q", "keys", "shift", "left", "right",
+    "first_query", "first_key", "lead", "seed_low", "seed_high", "threshold",
+]  # fmt: skip
+
+
+@gluon.jit(do_not_specialize=_NUMBERS)
 def gradients_kernel(
     q_desc, do_desc, k_desc, v_desc, dk_desc, dv_desc, rows_ptr, sum_ptr, key_sum_ptr, turns_ptr,
     slopes_ptr, blocks, heads, at_once, sums, h_kv, group, together, share, s_q, keys, shift, left,
@@ -668,7 +673,7 @@ def gradients_kernel(
         )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles", "h", "s"])
 def rows_kernel(
     out_ptr, do_ptr, lse_ptr, rows_ptr, sum_ptr, turns_ptr, sums, tiles, h, s, delta_scale,
     stride_ob, stride_os, stride_oh, stride_od, stride_db, stride_ds, stride_dh, stride_dd,
@@ -713,7 +718,7 @@ def rows_kernel(
             tl.store(sum_ptr + part * (ROWS * D) + tl.arange(0, ROWS * D), zeros)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles", "h", "s"])
 def rounding_kernel(
     sum_ptr, made_ptr, sums, tiles, h, s, scale, stride_b, stride_s, stride_h,
     ROWS: tl.constexpr, D: tl.constexpr,
