@@ -217,11 +217,21 @@ class Compiler:
         return parts
 
 
-def _problem(error: Exception) -> str:
-    """Return the first line of a compiler's message, and its last line, which has the cause."""
+def _problem(error: BaseException) -> str:
+    """Return the first line of a compiler's message, the line of source, and the last line.
+
+    The last line has the cause. For a fault in a function that the kernel calls, Triton raises an
+    error at the call, without a cause in its text, from the error in the function.
+    """
+    from triton.compiler.errors import CompilationError  # noqa: PLC0415  (as in `NoteTaker`)
+
+    while isinstance(error.__cause__, CompilationError):
+        error = error.__cause__
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else ""
-    if len(lines) > 1 and lines[-1] != lines[0]:
+    if "^" in lines[2:]:
+        text += f" `{lines[lines.index('^') - 1]}`"
+    if len(lines) > 1 and lines[-1] not in (lines[0], "^"):
         text += f" ... {lines[-1]}"
     return f"it doesn't compile: {type(error).__name__}: {text}"[:600]
 

@@ -254,6 +254,43 @@ def test_user_file_that_ends_the_process_is_one_sentence(
     )
 
 
+_WRONG_IN_A_HELPER = """
+import torch, triton, triton.language as tl
+from kernel_workbench import ATTENTION_DELTA, Domain, kernel
+
+@triton.jit
+def helper(pointer):
+    total = 0
+    for i in range(4):
+        total = tl.load(pointer + i)
+    return total
+
+@triton.jit
+def wrong(pointer):
+    tl.store(pointer, helper(pointer))
+
+@kernel(ATTENTION_DELTA, Domain(dtypes=(torch.float32,), sizes={"d_v": (64, 64)}))
+def mine(out, do):
+    delta = torch.empty(out.shape[:-1], device=out.device)
+    wrong[(1,)](delta)
+    return (delta,)
+"""
+
+
+def test_fault_in_a_function_that_a_kernel_calls_is_named(
+    compiled: Compiled, tmp_path: Path
+) -> None:
+    """By its line and its cause, though Triton raises an error at the call."""
+    file = tmp_path / "mine.py"
+    file.write_text(_WRONG_IN_A_HELPER)
+    done, record = compiled.run("--kernels", str(file), "--sm", "90")
+    assert (done.returncode, record is None) == (1, False)
+    assert record is not None
+    reason = next(row.reason for row in record.compiled if row.status == "failed")
+    assert "it doesn't compile: CompilationError: at 3:4: `for i in range(4):` ... " in reason
+    assert "Loop-carried variable total has initial type int32" in reason
+
+
 @pytest.fixture(scope="module")
 def widths() -> dict[str, dict[str, object]]:
     """What is measured of a pass over rows for each thing that is known of its pointers."""
