@@ -68,7 +68,7 @@ _CUTS = {64: _BackwardCut(128, 128, 2), 128: _BackwardCut(64, 128, 3), 256: _Bac
 _OF_SMALL_TILES = {64: _BackwardCut(64, 128, 3)}
 _HEADS = tuple(_CUTS)
 _FEW_TILES = 8  # of queries
-_IN_CACHE = 2**25  # bytes, of the 50 MB of Hopper's L2
+_IN_CACHE = 2**25  # bytes, of an H100's 50 MB of L2
 
 
 def _cut_of(d: int, *, small: bool) -> _BackwardCut:

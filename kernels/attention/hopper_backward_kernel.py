@@ -297,8 +297,8 @@ def _take_turns(turns_ptr, memory, barriers, sizes, MASK: gl.constexpr, RISING: 
     step = 0
     for i in range(walk.walked * sizes.group):
         tile = _tile(walk, step, RISING)
-        there = first_tile + member * walk.tiles + tile
-        turn = (turns_ptr + there + gl.zeros_like(lanes)).to(gl.int64)
+        number_of_tile = first_tile + member * walk.tiles + tile
+        turn = (turns_ptr + number_of_tile + gl.zeros_like(lanes)).to(gl.int64)
         before = block
         if MASK == "window":
             # Blocks whose keys are all too far back add nothing to this tile.

@@ -517,9 +517,9 @@ class Run:
             truth, numerics = values.exact(), kernel.numerics
             return judge(first, second, truth, bounds, numerics, declared_bytes=declared_bytes)
 
-        others = [numerics for numerics in values.bounds if numerics in self._of_no_baseline]
-        if others and kernel.numerics.of_bounds not in values.bounds:
-            verdict = judged(values.bounds[others[-1]])
+        numerics_of_ours = [one for one in values.bounds if one in self._of_no_baseline]
+        if numerics_of_ours and kernel.numerics.of_bounds not in values.bounds:
+            verdict = judged(values.bounds[numerics_of_ours[-1]])
             if verdict.status == "passed":
                 return verdict
         return judged(values.bounds_of(kernel))

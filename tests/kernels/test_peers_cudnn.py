@@ -82,8 +82,8 @@ def _layernorm_bwd(
     assert mean.shape == rstd.shape == (x.shape[0], 1, 1, 1)
     x_hat = (x.double() - mean) * rstd
     dx = _backward(dy, scale, x_hat, rstd, centred=True).to(x.dtype)
-    sums = ((dy.double() * factor).sum(0, keepdim=True).float() for factor in (x_hat, 1.0))
-    return dx, *sums
+    dweight, dbias = ((dy.double() * factor).sum(0, keepdim=True) for factor in (x_hat, 1.0))
+    return dx, dweight.float(), dbias.float()
 
 
 def _rmsnorm_bwd(
