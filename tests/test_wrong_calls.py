@@ -187,6 +187,7 @@ def test_wrong_option_of_serve_is_a_sentence(words: list[str], sentence: str) ->
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long_run
 def test_wrong_input_of_a_run_is_its_error(tmp_path: Path) -> None:
     """A function and a tool return a report all the same; its status is that of bad usage."""
     report = accuracy("flash", op="fft", device="cpu", results=tmp_path)

@@ -218,6 +218,7 @@ _OPTION_DEFECTS = {
 }
 
 
+@pytest.mark.long_run
 @pytest.mark.parametrize("defect", [*_DEFECTS, *_OPTION_DEFECTS])
 def test_defect_is_found(defect: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By the machine, or by the verdict, in one of the two orders of what is asynchronous."""

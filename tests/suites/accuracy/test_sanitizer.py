@@ -211,6 +211,7 @@ def _consan(tmp_path: Path, *names: str) -> ToolResult:
     return run_consan([*options, *(f"--kernel={name}" for name in names)], device="cpu")
 
 
+@pytest.mark.long_run
 def test_assertions_of_consan_are_grouped_by_line_and_text(tmp_path: Path) -> None:
     """Of a worker that raised, at its first call or the second, and of a worker that died."""
     result = _consan(tmp_path, "asserts", "asserts_later", "ends")
@@ -239,6 +240,7 @@ def test_cut_line_of_an_assertion_is_the_same_finding() -> None:
         assert result.summary.endswith("and 1 more row")
 
 
+@pytest.mark.long_run
 def test_assertion_of_a_kernels_own_is_no_finding_of_consan(tmp_path: Path) -> None:
     """The row fails, which is the status."""
     result = _consan(tmp_path, "asserts_its_own")

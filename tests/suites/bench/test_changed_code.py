@@ -101,6 +101,7 @@ def _pairs(*names: str) -> list[Pair]:
     return [(replace(kernel, name=name), _case()) for name in names]
 
 
+@pytest.mark.long_run
 def test_same_machine_code_is_told_from_other_code(tmp_path: Path) -> None:
     """A comment changes nothing; other arithmetic, grids, numbers and operations do."""
     old, new = (_file(tmp_path / f"{word}.py", changed=word == "new") for word in ("old", "new"))

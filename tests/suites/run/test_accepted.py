@@ -34,6 +34,7 @@ def _report(tmp_path: Path, *options: str) -> Report:
     return Report.from_json(done.stdout)
 
 
+@pytest.mark.long_run
 def test_accepted_failures_leave_a_run_green_and_a_new_one_makes_it_red(tmp_path: Path) -> None:
     """--accept writes what fails; less one line the run is wrong again, by that line alone."""
     known = tmp_path / "known.txt"

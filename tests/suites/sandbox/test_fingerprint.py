@@ -250,6 +250,7 @@ def _called(workers: Workers, name: str) -> Call:
     return workers.call(_named(workers, name), CASE, _parcel(workers), "nan")
 
 
+@pytest.mark.long_run
 @pytest.mark.parametrize("offender", _OFFENDERS)
 def test_kernel_beside_one_that_replaces_code_passes(offender: str, workers: Workers) -> None:
     """Before it in the same worker, and after it in that or another one; tasks fail alike."""
