@@ -134,6 +134,11 @@ def _rises(d: int, rows: int) -> bool:
     return d > 128 and _bytes_of_head(d, rows) <= _IN_CACHE
 
 
+def _in_cache(heads: int, d: int, rows: int) -> int:
+    """Return the number of heads in progress at once where blocks walk up."""
+    return min(heads, max(1, _IN_CACHE // _bytes_of_head(d, rows)))
+
+
 def _with_heads_as_rows(tensor: Tensor, group: int) -> Tensor:
     """Return [b, 1, h_q, d] as [b, group, h_kv, d]: a key head's query heads become queries."""
     b, _, h_q, d = tensor.shape
@@ -256,7 +261,7 @@ def hopper_gradients(
     together = group if in_turn else 1
     at_once = _at_once(b * h_kv, working, cut, q.device, waits=ordered and mask != "none")
     if rising:
-        at_once = max(1, _IN_CACHE // _bytes_of_head(d, rows))
+        at_once = _in_cache(b * h_kv, d, rows)
     scale, cap = scale_and_cap(problem)
     keep_scale = problem.keep_scale if dropped else 1.0
     of_sums = problem.scale * keep_scale

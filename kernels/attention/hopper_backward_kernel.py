@@ -584,7 +584,8 @@ def _compute(
         tma.store_wait(0)
 
 
-# Numbers of a call: where one of them is 1, or a multiple of 16, the code needn't be another.
+# Numbers of a call that need no code of their own where they are 1 or a multiple of 16. With one
+# query as a constant, the assembler of Triton 3.6 gave a product a wrong address of shared memory.
 _NUMBERS = [
     "blocks", "heads", "at_once", "h_kv", "share", "s_q", "keys", "shift", "left", "right",
     "first_query", "first_key", "lead", "seed_low", "seed_high", "threshold",

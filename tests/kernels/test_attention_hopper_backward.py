@@ -411,3 +411,15 @@ def test_call_that_it_does_not_serve_is_refused_in_one_sentence() -> None:
     q = torch.zeros(1, 64, 1, 64)
     with pytest.raises(AttentionError, match="these kernels for Hopper serve float16"):
         hopper_backward.hopper_ordered(q, q, q, q, q, torch.zeros(1, 1, 64))
+
+
+@pytest.mark.parametrize(
+    ("heads", "rows", "at_once"),
+    [(32, 4096, 4), (8, 4096, 4), (3, 4096, 3), (8, 16384, 1), (5, 1, 5)],
+)
+def test_heads_that_blocks_walk_up_fit_into_the_cache(heads: int, rows: int, at_once: int) -> None:
+    """All of them where they are few, since a grid is numbered in 32 bits; one at least."""
+    assert hopper_backward._in_cache(heads, 256, rows) == at_once
+    assert hopper_backward._rises(256, rows)
+    assert not hopper_backward._rises(256, 16385)
+    assert not hopper_backward._rises(128, rows)
