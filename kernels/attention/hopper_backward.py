@@ -134,7 +134,7 @@ def _rises(d: int, rows: int) -> bool:
     return d > 128 and _bytes_of_head(d, rows) <= _IN_CACHE
 
 
-def _in_cache(heads: int, d: int, rows: int) -> int:
+def _heads_in_cache(heads: int, d: int, rows: int) -> int:
     """Return the number of heads in progress at once where blocks walk up."""
     return min(heads, max(1, _IN_CACHE // _bytes_of_head(d, rows)))
 
@@ -259,9 +259,10 @@ def hopper_gradients(
     in_turn = ordered and mask == "causal"
     rising = in_turn and group == 1 and _rises(d, rows)
     together = group if in_turn else 1
-    at_once = _at_once(b * h_kv, working, cut, q.device, waits=ordered and mask != "none")
     if rising:
-        at_once = _in_cache(b * h_kv, d, rows)
+        at_once = _heads_in_cache(b * h_kv, d, rows)
+    else:
+        at_once = _at_once(b * h_kv, working, cut, q.device, waits=ordered and mask != "none")
     scale, cap = scale_and_cap(problem)
     keep_scale = problem.keep_scale if dropped else 1.0
     of_sums = problem.scale * keep_scale

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from kernel_workbench.kernels.baselines.attention_call import Gradients, PeerOptions, reject_corner
 from kernel_workbench.kernels.baselines.attention_flash import HALVES, SIZES
-from kernel_workbench.kernels.registry import Domain, absent, kernel
+from kernel_workbench.kernels.baselines.optional import peer
+from kernel_workbench.kernels.registry import Domain
 from kernel_workbench.oracles import ATTENTION_BACKWARD, ATTENTION_FORWARD
 from kernel_workbench.oracles.op import Numerics
 
@@ -82,9 +83,17 @@ def backward(
 _PEERS = ((ATTENTION_FORWARD, forward, _FORWARD), (ATTENTION_BACKWARD, backward, _BACKWARD))
 try:
     version("flash-attn-4")
+    _installed = True
 except PackageNotFoundError:
-    for _op, *_ in _PEERS:
-        absent(_op, "flash_attention_4", "not installed: pip install --pre flash-attn-4")
-else:
-    for _op, _function, _numerics in _PEERS:
-        kernel(_op, _DOMAIN, numerics=_numerics, priority=-13, name="flash_attention_4")(_function)
+    _installed = False
+for _op, _function, _numerics in _PEERS:
+    peer(
+        _op,
+        _function,
+        _DOMAIN,
+        name="flash_attention_4",
+        numerics=_numerics,
+        priority=-13,
+        installed=_installed,
+        package="--pre flash-attn-4",
+    )

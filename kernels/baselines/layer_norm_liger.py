@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from torch import Tensor
 
 from kernel_workbench.kernels.baselines.layer_norm_torch import DTYPES, Gradients
-from kernel_workbench.kernels.registry import Domain, absent, kernel
+from kernel_workbench.kernels.baselines.optional import peer
+from kernel_workbench.kernels.registry import Domain
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
 
 _DOMAIN = Domain(
@@ -41,7 +42,12 @@ def liger(
     return dx, dweight, dbias
 
 
-if find_spec("liger_kernel") is None:
-    absent(LAYER_NORM_BACKWARD, "liger", "not installed: pip install liger-kernel")
-else:
-    kernel(LAYER_NORM_BACKWARD, _DOMAIN, priority=-12)(liger)
+peer(
+    LAYER_NORM_BACKWARD,
+    liger,
+    _DOMAIN,
+    name="liger",
+    priority=-12,
+    installed=find_spec("liger_kernel") is not None,
+    package="liger-kernel",
+)

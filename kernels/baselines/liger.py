@@ -30,7 +30,8 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.kernels.baselines.autograd_torch import DTYPES
-from kernel_workbench.kernels.registry import Domain, absent, kernel
+from kernel_workbench.kernels.baselines.optional import peer
+from kernel_workbench.kernels.registry import Domain
 from kernel_workbench.oracles import (
     ADD_RMS_NORM_BACKWARD,
     ADD_RMS_NORM_FORWARD,
@@ -187,14 +188,14 @@ _INTERPRETED = {
 }
 
 for _op, _function, _served, _numerics in _PEERS:
-    if find_spec("liger_kernel") is None:
-        absent(_op, "liger", "not installed: pip install liger-kernel")
-    else:
-        _devices = ("cpu", "cuda") if _op.name in _INTERPRETED else ("cuda",)
-        kernel(
-            _op,
-            replace(_served, devices=_devices),
-            numerics=_numerics,
-            priority=-12,
-            name="liger",
-        )(_function)
+    _devices = ("cpu", "cuda") if _op.name in _INTERPRETED else ("cuda",)
+    peer(
+        _op,
+        _function,
+        replace(_served, devices=_devices),
+        name="liger",
+        numerics=_numerics,
+        priority=-12,
+        installed=find_spec("liger_kernel") is not None,
+        package="liger-kernel",
+    )

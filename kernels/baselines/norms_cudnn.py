@@ -10,6 +10,7 @@ Source: NVIDIA/cudnn-frontend, python/cudnn/ops/norm (1.32.0).
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -22,7 +23,8 @@ from kernel_workbench.kernels.baselines.layer_norm_torch import (
     Gradients,
     rms_norm_without_bias,
 )
-from kernel_workbench.kernels.registry import Domain, absent, kernel
+from kernel_workbench.kernels.baselines.optional import peer
+from kernel_workbench.kernels.registry import Domain
 from kernel_workbench.oracles import (
     LAYER_NORM_BACKWARD,
     LAYER_NORM_FORWARD,
@@ -32,7 +34,8 @@ from kernel_workbench.oracles import (
 from kernel_workbench.oracles.op import Case
 
 
-def _cudnn() -> Any:  # noqa: ANN401
+@cache
+def _cudnn() -> Any:  # noqa: ANN401  (a namespace of operators has no public type)
     """Return the namespace of cuDNN's operators."""
     for name in ("layernorm", "rmsnorm"):
         import_module(f"cudnn.ops.norm.{name}")
@@ -65,8 +68,7 @@ def layer_norm_backward(
     dx, dweight, dbias = _cudnn().layernorm_bwd(
         _rows(dy), _rows(x), _parameter(weight.float()), _rows(mean), _rows(rstd)
     )
-    gradients = (gradient.view_as(weight).to(weight.dtype) for gradient in (dweight, dbias))
-    dweight, dbias = gradients
+    dweight, dbias = (sums.view_as(weight).to(weight.dtype) for sums in (dweight, dbias))
     return dx.view_as(x), dweight, dbias if has_bias else None
 
 
@@ -125,7 +127,12 @@ _PEERS = (
     (RMS_NORM_FORWARD, rms_norm, _domain(weights=None)),
 )
 for _op, _function, _served in _PEERS:
-    if find_spec("cudnn") is None:
-        absent(_op, "cudnn", "not installed: pip install nvidia-cudnn-frontend")
-    else:
-        kernel(_op, _served, priority=-14, name="cudnn")(_function)
+    peer(
+        _op,
+        _function,
+        _served,
+        name="cudnn",
+        priority=-14,
+        installed=find_spec("cudnn") is not None,
+        package="nvidia-cudnn-frontend",
+    )

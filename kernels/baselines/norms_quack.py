@@ -21,7 +21,8 @@ from kernel_workbench.kernels.baselines.layer_norm_torch import (
     Gradients,
     rms_norm_without_bias,
 )
-from kernel_workbench.kernels.registry import Domain, absent, kernel
+from kernel_workbench.kernels.baselines.optional import peer
+from kernel_workbench.kernels.registry import Domain
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD, RMS_NORM_BACKWARD
 
 _WIDEST = 65536
@@ -75,7 +76,12 @@ _PEERS = (
     (RMS_NORM_BACKWARD, rms_norm, _domain()),
 )
 for _op, _function, _served in _PEERS:
-    if find_spec("quack") is None:
-        absent(_op, "quack", "not installed: pip install quack-kernels")
-    else:
-        kernel(_op, _served, priority=-13, name="quack")(_function)
+    peer(
+        _op,
+        _function,
+        _served,
+        name="quack",
+        priority=-13,
+        installed=find_spec("quack") is not None,
+        package="quack-kernels",
+    )

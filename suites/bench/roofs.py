@@ -139,10 +139,11 @@ def empty_call_us(on: Device) -> float:
     The time is the machine's and part of every time, whatever a call launches: 1.3 us on H200s that
     are alone in their host, 2.9 us on H200s of a host with two (docs/measured.md).
     """
+    cache = on.cache
     if isinstance(on, CpuDevice):
         on.cache = "warm"  # nothing is read, and a flush takes a tenth of a second
     empty_us = statistics.median(times_us(on, _nothing, _EMPTY_CALL_SAMPLES))
-    on.cache = "cold"
+    on.cache = cache
     return empty_us
 
 

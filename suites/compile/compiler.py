@@ -223,7 +223,7 @@ def _problem(error: BaseException) -> str:
     The last line has the cause. For a fault in a function that the kernel calls, Triton raises an
     error at the call, without a cause in its text, from the error in the function.
     """
-    from triton.compiler.errors import CompilationError  # noqa: PLC0415  (as in `NoteTaker`)
+    from triton.compiler.errors import CompilationError  # noqa: PLC0415  (the process decides first how to import Triton)
 
     while isinstance(error.__cause__, CompilationError):
         error = error.__cause__

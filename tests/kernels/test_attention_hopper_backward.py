@@ -419,7 +419,7 @@ def test_call_that_it_does_not_serve_is_refused_in_one_sentence() -> None:
 )
 def test_heads_that_blocks_walk_up_fit_into_the_cache(heads: int, rows: int, at_once: int) -> None:
     """All of them where they are few, since a grid is numbered in 32 bits; one at least."""
-    assert hopper_backward._in_cache(heads, 256, rows) == at_once
+    assert hopper_backward._heads_in_cache(heads, 256, rows) == at_once
     assert hopper_backward._rises(256, rows)
     assert not hopper_backward._rises(256, 16385)
     assert not hopper_backward._rises(128, rows)

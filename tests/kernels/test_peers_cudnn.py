@@ -11,7 +11,7 @@ from torch import Tensor
 from kernel_workbench.kernels.baselines import norms_cudnn
 from kernel_workbench.kernels.registry import Domain, all_absent, all_kernels
 from kernel_workbench.oracles import OPS
-from kernel_workbench.oracles.op import CONTIGUOUS, Case, Layout
+from kernel_workbench.oracles.op import CONTIGUOUS, Case
 from tests.builders.by_hand import DTYPES, kernel_of, run_on
 
 F32, F16, BF16 = DTYPES
@@ -24,15 +24,13 @@ def _case(
     dtype: torch.dtype = BF16,
     weight: torch.dtype | None = None,
     m: int = 13,
-    n: int = 264,
-    layout: Layout = CONTIGUOUS,
 ) -> Case:
     return Case(
         op=op,
-        sizes=(("m", m), ("n", n)),
+        sizes=(("m", m), ("n", 264)),
         dtype=dtype,
         weight_dtype=weight or dtype,
-        layout=layout,
+        layout=CONTIGUOUS,
         options=frozenset(options.split()),
     )
 
