@@ -318,8 +318,9 @@ def _key_gradients(
         _leave(head, dv, k_rows, offs_dv, d_v, there, stored, dv_ptr.dtype.element_ty, SPLIT)
 
 
+# With one query head to a key head, the walk over a group's heads vanishes.
 key_gradients_kernel = compiled_twice(
-    _key_gradients, "do_ptr", "q_ptr", "k_ptr", "v_ptr", "dk_ptr", "dv_ptr"
+    _key_gradients, "do_ptr", "q_ptr", "k_ptr", "v_ptr", "dk_ptr", "dv_ptr", ones=("group",)
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +27,8 @@ from kernel_workbench.kernels.attention.variants import Need, Variant
 from kernel_workbench.kernels.device import on_device_of, sm_of
 from kernel_workbench.kernels.launch_plan import Launched
 
-# One key head to a query head is worth a kernel of its own, and so are adjacent rows of a bias.
-_SPECIALISED = {"group", "stride_bn"}
+# Adjacent keys of a bias are worth a kernel of their own.
+_SPECIALISED = {"stride_bn"}
 # How strides are called: by the tensor, and by its axes.
 _STRIDES = {
     "q": ("q", "bmhd"), "k": ("k", "bnhd"), "v": ("v", "bnhd"), "out": ("o", "bmhd"),
@@ -48,11 +48,16 @@ class VectorTwins:
         return self.aligned if vector > 1 else self.any
 
 
-def compiled(function: Callable[..., object], *vectors: str) -> Any:
-    """Return the kernel of a function; its tensors `vectors` may be at 16-byte addresses.
+def compiled(function: Callable[..., object], *vectors: str, ones: Collection[str] = ()) -> Any:
+    """Return the kernel of a function.
 
-    The JIT gets no other property of a number or an address, so one compiled kernel serves every
+    The JIT learns nothing else of a number or an address, so one compiled kernel serves every
     size, stride and mask: only VECTOR determines the width of loads.
+
+    Args:
+        function: the function.
+        *vectors: tensors that may be at 16-byte addresses.
+        ones: numbers that get a kernel of their own where they are 1.
     """
     names = [
         name
@@ -60,14 +65,16 @@ def compiled(function: Callable[..., object], *vectors: str) -> Any:
         if parameter.annotation is inspect.Parameter.empty
     ]
     pointers = [name for name in names if name.endswith("_ptr") or name.startswith("cu_")]
-    numbers = [name for name in names if name not in pointers and name not in _SPECIALISED]
+    numbers = [name for name in names if name not in {*pointers, *_SPECIALISED, *ones}]
     loose = [name for name in pointers if name not in vectors]
     return triton.jit(function, do_not_specialize=numbers, do_not_specialize_on_alignment=loose)
 
 
-def compiled_twice(function: Callable[..., object], *vectors: str) -> VectorTwins:
+def compiled_twice(
+    function: Callable[..., object], *vectors: str, ones: Collection[str] = ()
+) -> VectorTwins:
     """Return `compiled` with `vectors`, and without."""
-    return VectorTwins(compiled(function, *vectors), compiled(function))
+    return VectorTwins(compiled(function, *vectors, ones=ones), compiled(function, ones=ones))
 
 
 def arguments_of(tensors: Mapping[str, Tensor], vector: int) -> dict[str, object]:

@@ -9,7 +9,7 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -21,6 +21,7 @@ from kernel_workbench.oracles.cases import GENERATED
 from kernel_workbench.oracles.op import CONTIGUOUS, Bound, Case, Inputs, Numerics
 from kernel_workbench.reports.record import AccuracyRow
 from kernel_workbench.suites.accuracy.pages import return_pages
+from kernel_workbench.suites.accuracy.questions import Questions
 from kernel_workbench.suites.accuracy.trial import Trial
 from kernel_workbench.suites.accuracy.truth import CaseValues
 from kernel_workbench.suites.accuracy.verdict import Verdict, judge
@@ -79,7 +80,7 @@ class Run:
     call where one is enough, without other checks. strict: the interpreter is strict; else rows
     name the undefined lanes that were read. processes: the number of processes of this run that
     share the GPU. tells_configurations: a row says that its kernel has no configurations to try.
-    asked_before: the checks that a kernel gets once, and has had.
+    asked_before: the checks that a kernel gets once in a run, and has had.
     """
 
     device: torch.device
@@ -97,7 +98,7 @@ class Run:
     strict: bool = True
     processes: int = 1
     _values: CaseValues | None = None
-    asked_before: set[object] = field(default_factory=set)
+    asked_before: Questions = field(default_factory=Questions)
     _of_no_baseline: set[Numerics] = field(default_factory=set)  # of kernels judged so far
     _secret: bytes = field(default_factory=partial(secrets.token_bytes, 16))
 
@@ -185,9 +186,9 @@ class Run:
         if first.rule is None and not brief:
             second = self.call_flipped(kernel, values, "sentinel")
         # It has to end before the truth is computed, which a running candidate could look for.
-        plain = (
-            self.workers.answer_plainly() if begun and isinstance(self.workers, Workers) else None
-        )
+        plain = None
+        if begun is not None and isinstance(self.workers, Workers):
+            plain = self.workers.answer_plainly()
         if NOT_INTERPRETED in (first.rule, second.rule):
             self.asked_before.discard(begun)
             return self.refused(kernel, case, str(first.reason or second.reason))
@@ -219,7 +220,7 @@ class Run:
             }
         )
 
-    def plain_kind(self, kernel: Kernel, case: Case) -> object | None:
+    def plain_kind(self, kernel: Kernel, case: Case) -> Hashable | None:
         """Return what to add to `asked_before` with a plain call; None if no such call is due.
 
         A kernel gets one, on a CPU for each of its dtypes, on a small packed case. A kernel of a
@@ -233,7 +234,7 @@ class Run:
         kind = "plain", kernel.op.name, kernel.name, by
         return None if kind in self.asked_before else kind
 
-    def _plain_kind_begun(self, kernel: Kernel, values: CaseValues) -> object | None:
+    def _plain_kind_begun(self, kernel: Kernel, values: CaseValues) -> Hashable | None:
         """Begin a plain call beside the worker's, if one is due and its process is ready for it."""
         kind = self.plain_kind(kernel, values.case)
         if kind is None or self.two_calls_alone:

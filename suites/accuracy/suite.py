@@ -7,9 +7,10 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import torch
 
@@ -33,6 +34,7 @@ from kernel_workbench.suites.accuracy.coverage import (
 from kernel_workbench.suites.accuracy.order import by_early_death
 from kernel_workbench.suites.accuracy.own_cases import own_cases
 from kernel_workbench.suites.accuracy.pages import keep_freed_pages
+from kernel_workbench.suites.accuracy.questions import Questions
 from kernel_workbench.suites.accuracy.quick_cases import MOST_CASES, quick_cases
 from kernel_workbench.suites.accuracy.run import Run
 from kernel_workbench.suites.interpreter import repairs
@@ -198,7 +200,7 @@ class Accuracy(VerdictSuite):
             (kernel, case)
             for case in self.cases
             for kernel in alike
-            if kernel.op.name == case.op and self._is_for(kernel, case)
+            if kernel.op.name == case.op and self.is_for(kernel, case)
         ]
         mine = [pair for pair in pairs if self.share is None or pair[1].id() in self.share]
         for kernel in self.kernels:
@@ -220,6 +222,8 @@ class Accuracy(VerdictSuite):
         if on_demand and self._number < self.processes:
             self.share = frozenset(on_demand)
             self.claims = shards.Claims(path.parent, on_demand)
+            # Any process may have any kernel's cases, and which one has them is chance already.
+            self.judge.asked_before = Questions(path.parent)
         return cases
 
     @property
@@ -296,15 +300,33 @@ class Accuracy(VerdictSuite):
         lines = (spelled(case) | place for case, place in zip(self.cases, places, strict=True))
         return "\n".join(map(json.dumps, lines))
 
-    def _is_for(self, kernel: Kernel, case: Case) -> bool:
+    def is_for(self, kernel: Kernel, case: Case) -> bool:
         """Return True if the kernel is tried on the case.
 
-        Generated cases of `ci` are for kernels whose failure counts alone, and an interpreter
-        tries code that two kernels share once.
+        Generated cases of `ci` are for kernels whose failure counts alone. An interpreter tries
+        code that two kernels share once. A GPU has such code compiled for fp32 and for TF32, which
+        takes most of a run's time: each of these cases is tried in one of the two.
         """
         if not self.judge.briefly or case.why != GENERATED:
             return True
-        return self.judge.gates(kernel) and not self.judge.repeats(kernel)
+        if not self.judge.gates(kernel) or self.judge.repeats(kernel):
+            return False
+        turn = self._turns.get((kernel.op.name, kernel.name))
+        return turn is None or turn == crc32(case.id().encode()) % 2
+
+    @cached_property
+    def _turns(self) -> dict[tuple[str, str], int]:
+        """The numbers, 0 and 1, of kernels that share their code in fp32 and in TF32.
+
+        Kernels that the options name have no number: they are tried on all of their cases.
+        """
+        turns: dict[tuple[str, str], int] = {}
+        for kernel in self.kernels:
+            if kernel.same_code_as is not None and kernel.numerics.tf32_operands:
+                twins = kernel.same_code_as, kernel.name
+                if not self.judge.named.intersection(twins):
+                    turns |= {(kernel.op.name, name): turn for turn, name in enumerate(twins)}
+        return turns
 
     def _own_cases(self, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
         """Draw cases for users' kernels within their domains."""

@@ -31,7 +31,7 @@ two fill a cache; a leak grows with every call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
@@ -172,14 +172,14 @@ class Trial:
         call = self._call(how)
         return self._judged(call, call)
 
-    def _first_of(self, question: str, by: object, *, of_dtype: bool = True) -> bool:
+    def _first_of(self, question: str, by: Hashable, *, of_dtype: bool = True) -> bool:
         """Return True at the first call with this question and `by` for the kernel and dtype."""
         kind = self._kind(question, by, of_dtype=of_dtype)
         is_first = kind not in self.run.asked_before
         self.run.asked_before.add(kind)
         return is_first
 
-    def _kind(self, question: str, by: object, *, of_dtype: bool = True) -> object:
+    def _kind(self, question: str, by: Hashable, *, of_dtype: bool = True) -> Hashable:
         dtype = self.values.case.dtype_label if of_dtype else None
         return question, self.kernel.op.name, self.kernel.name, dtype, by
 
@@ -226,16 +226,16 @@ class Trial:
         words = sorted(self.values.case.features)
         pairs = tuple(combinations(words, 2))
 
-        def unasked(question: str) -> set[object]:
+        def unasked(question: str) -> set[Hashable]:
             kinds = {self._kind(question, word) for word in (None, *words)}
             kinds |= {self._kind(question, pair, of_dtype=False) for pair in pairs}
-            return kinds - self.run.asked_before
+            return {kind for kind in kinds if kind not in self.run.asked_before}
 
         stubbed, scrambled = unasked("stubbed"), unasked("scrambled")
         if not (stubbed or scrambled) or not self._launches_are_needed():
             return None
         if stubbed:
-            self.run.asked_before |= stubbed
+            self.run.asked_before.update(stubbed)
             for stub in ("silent", "raising"):
                 if self._right(How(stub=stub)).rule is None:
                     return "stubbed", _STUBBED[stub]
@@ -243,7 +243,7 @@ class Trial:
         # The numbers of an expanded tensor are one in memory, and have one sign.
         has_signs = not self.values.case.layout.is_expanded
         if scrambled and has_signs and all(map(self._tells_signs, range(_DRAWS_TO_TELL))):
-            self.run.asked_before |= scrambled
+            self.run.asked_before.update(scrambled)
             calls = (self._right(How(stub="scrambled")) for _ in range(_SCRAMBLED_CALLS))
             if all(verdict.rule is None for verdict in calls):
                 return "stubbed", _STUBBED["scrambled"]

@@ -73,8 +73,8 @@ def default_jobs(device: str, pairs: int, seconds: float | None = None) -> int:
 
 
 def jobs_on_gpu() -> int:
-    """Return the number of processes that share a GPU: one for each core but one, at most 16."""
-    return max(1, min(MOST_ON_GPU, len(os.sched_getaffinity(0)) - 1))
+    """Return the number of processes that share a GPU: one for each core, at most 16."""
+    return min(MOST_ON_GPU, len(os.sched_getaffinity(0)))
 
 
 def memory_of(case: Case) -> int:

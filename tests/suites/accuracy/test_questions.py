@@ -1,0 +1,77 @@
+"""Checks that a kernel gets once in a run of several processes, and cases that twins share."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernel_workbench.kernels import all_kernels
+from kernel_workbench.oracles import OPS
+from kernel_workbench.oracles.cases import GENERATED
+from kernel_workbench.suites.accuracy.questions import Questions
+from kernel_workbench.suites.accuracy.run import Run
+from kernel_workbench.suites.accuracy.suite import Accuracy
+from kernel_workbench.suites.run.option_table import AccuracyOptions
+from kernel_workbench.suites.sandbox.wire import spelled
+
+_CPU = torch.device("cpu")
+_TWINS = ("two_pass_fp32", "two_pass_tf32")
+
+
+def test_processes_of_a_run_share_what_they_asked(tmp_path: Path) -> None:
+    """A check is known to every process of the folder, until one gives it up."""
+    one, other, alone = Questions(tmp_path), Questions(tmp_path), Questions()
+    check = ("raced", "op", "kernel", "bfloat16", None)
+    assert check not in one
+    one.add(check)
+    assert check in other
+    assert check not in alone
+    other.update([("raced", "op", "kernel", "bfloat16", "variant")])
+    assert sum(1 for path in tmp_path.iterdir() if path.is_file()) == 2
+    one.discard(check)
+    assert check not in Questions(tmp_path)
+
+
+def test_process_that_takes_families_shares_its_checks(tmp_path: Path) -> None:
+    """A process with a share of its own asks for itself, so that a CPU's runs are alike."""
+    case = next(case for case in OPS["attention_delta"].cases() if not case.options)
+    for family, folder in ((0, tmp_path), (None, None)):
+        line = spelled(case) | {"share": 0, "family": family}
+        cases = tmp_path / "cases"
+        cases.write_text(json.dumps(line))
+        options = AccuracyOptions(op=["attention_delta"], planned_cases=str(cases), shard="0/2")
+        suite = Accuracy(options, _CPU)
+        try:
+            suite.plan()
+            assert suite.judge.asked_before.folder == folder
+        finally:
+            suite.close()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_fp32_and_tf32_share_generated_cases_on_a_gpu(*, named: bool) -> None:
+    """Each of these cases is tried in one of the two, unless the options name a kernel."""
+    suite = Accuracy.__new__(Accuracy)
+    suite.judge = Run(torch.device("cuda"), 90, briefly=True)
+    suite.judge.named = frozenset(_TWINS) if named else frozenset()
+    suite.kernels = all_kernels()
+    twins = [kernel for kernel in all_kernels() if kernel.name in _TWINS]
+    assert len(twins) == 2
+    cases = [
+        case for case in twins[0].op.cases() if case.tier == "ci" and case.dtype_label == "float32"
+    ]
+    tried = Counter(
+        (case.why == GENERATED, sum(suite.is_for(kernel, case) for kernel in twins))
+        for case in cases
+    )
+    assert set(tried) == {(False, 2), (True, 2 if named else 1)}
+    of_one = sum(suite.is_for(twins[0], case) for case in cases if case.why == GENERATED)
+    if not named:
+        assert 0.3 < of_one / tried[True, 1] < 0.7
+    other = replace(twins[0], name="two_pass", same_code_as=None)
+    assert all(suite.is_for(other, case) for case in cases)
