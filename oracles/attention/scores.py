@@ -20,8 +20,10 @@ from kernel_workbench.oracles.attention.dropout import keep_mask, torch_keep_mas
 from kernel_workbench.oracles.attention.options import Options
 from kernel_workbench.oracles.op import Case, Inputs, optional, required
 
-# Elements of a piece's scores: each float64 temporary is 8 MiB, or 64 MiB where launches cost.
+# Elements of a piece's scores: each float64 temporary is 8 MiB, or 64 MiB where launches cost. With
+# 32 GiB of a card free it is 256 MiB: backward's bounds then take 8 GiB, and half of the time.
 _PIECE_ELEMENTS = {"cpu": 2**20, "cuda": 2**23}
+_FREE_BYTES, _TIMES_LARGER = 2**35, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class Problem:
     def pieces(self, *, whole: bool = False) -> Iterator[Piece]:
         """All pieces in which some query may attend to some key; or, whole, all with every key."""
         h_kv, group = self.k.shape[2], self.group
-        most = _PIECE_ELEMENTS.get(self.q.device.type, _PIECE_ELEMENTS["cpu"])
+        most = self._most_elements()
         for span in self.spans:
             a_head = max(group * span.s_q * span.s_kv, 1)
             heads = min(max(most // a_head, 1), max(h_kv, 1))
@@ -148,6 +150,15 @@ class Problem:
                         )
                         if whole or len(piece.keys):
                             yield piece
+
+    def _most_elements(self) -> int:
+        """Return the most elements of a piece's scores."""
+        device, (b, s_q, h_q, _) = self.q.device, self.q.shape
+        most = _PIECE_ELEMENTS.get(device.type, _PIECE_ELEMENTS["cpu"])
+        if device.type == "cuda" and b * h_q * s_q * self.k.shape[1] > most:
+            free, _ = torch.cuda.mem_get_info(device)
+            return most * (_TIMES_LARGER if free >= _FREE_BYTES else 1)
+        return most
 
     def shift(self, span: Span) -> int:
         """Return the number that is added to a query's index to compare it with a key's."""

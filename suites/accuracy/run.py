@@ -9,7 +9,7 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from kernel_workbench.kernels.registry import Kernel
 from kernel_workbench.oracles.cases import GENERATED
 from kernel_workbench.oracles.op import CONTIGUOUS, Bound, Case, Inputs, Numerics
+from kernel_workbench.oracles.reference import ReferenceOp
 from kernel_workbench.reports.record import AccuracyRow
 from kernel_workbench.suites.accuracy.pages import return_pages
 from kernel_workbench.suites.accuracy.questions import Questions
@@ -98,6 +99,7 @@ class Run:
     strict: bool = True
     processes: int = 1
     _values: CaseValues | None = None
+    _ahead: dict[Case, CaseValues] = field(default_factory=dict)
     asked_before: Questions = field(default_factory=Questions)
     _of_no_baseline: set[Numerics] = field(default_factory=set)  # of kernels judged so far
     _secret: bytes = field(default_factory=partial(secrets.token_bytes, 16))
@@ -164,6 +166,7 @@ class Run:
     def _give_back(self) -> None:
         """Give back the memory of the case, of the workers and of PyTorch's allocator."""
         self._values = None
+        self._ahead.clear()
         if isinstance(self.runner, Workers):
             self.runner.give_back()
         if self.device.type == "cuda":
@@ -472,9 +475,48 @@ class Run:
             del before
             if large and self.device.type == "cuda":
                 torch.cuda.empty_cache()
-            originals = Originals(kernel.op, case, self._judged_on(kernel, case))
-            self._values = CaseValues.of(kernel.op, case, originals, self._secret_of(case))
+            self._values = self._ahead.pop(case, None) or self._drawn(kernel, case)
         return self._values
+
+    def _drawn(self, kernel: Kernel, case: Case) -> CaseValues:
+        originals = Originals(kernel.op, case, self._judged_on(kernel, case))
+        return CaseValues.of(kernel.op, case, originals, self._secret_of(case))
+
+    @property
+    def ahead(self) -> frozenset[Case]:
+        """The cases whose truths were computed ahead, and not used yet."""
+        return frozenset(self._ahead)
+
+    def compute_ahead(
+        self, pairs: Sequence[tuple[Kernel, Case]], goes_on: Callable[[], bool], most_bytes: int
+    ) -> None:
+        """Compute truths and bounds of cases that are tried later.
+
+        Cases of a user's kernel are left out: its processes must not run beside their truth. So are
+        ops whose bounds are traced, because a trace changes the default dtype of all threads.
+
+        Args:
+            pairs: the pairs, in the order in which they are tried.
+            goes_on: asked before each case; the first False ends the work.
+            most_bytes: the most bytes of truths and bounds.
+        """
+        users = {case for kernel, case in pairs if kernel.origin == "user"}
+        for kernel, case in pairs:
+            used = sum(values.bytes_of_truth for values in self._ahead.values())
+            if used >= most_bytes or not goes_on():
+                return
+            if kernel.origin != "ours" or case in users or case in self._ahead:
+                continue
+            if isinstance(kernel.op, ReferenceOp) or self._is_large(kernel, case):
+                continue
+            values = self._drawn(kernel, case)
+            try:
+                values.bounds_of(kernel)
+            except torch.OutOfMemoryError as error:
+                memory_message(error)  # which frees what the error holds
+                self._give_back()
+                return
+            self._ahead[case] = values
 
     def judged_by(
         self, kernel: Kernel, values: CaseValues, declared_bytes: int | None = None

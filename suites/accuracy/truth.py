@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 from torch import Tensor
 
@@ -106,6 +107,14 @@ class CaseValues:
             inputs = self.originals.read()
             self.bounds[numerics] = self.op.bound(self.case, inputs, truth, numerics)
         return self.bounds[numerics]
+
+    @property
+    def bytes_of_truth(self) -> int:
+        """The bytes of the truth and the bounds that were computed."""
+        tensors: list[Tensor | None] = list((self.truth or {}).values())
+        for bound in chain.from_iterable(bounds.values() for bounds in self.bounds.values()):
+            tensors += bound.deterministic, bound.probabilistic, bound.powerless
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
     def emulation_of(self, kernel: Kernel) -> Outputs:
         """Return the outputs of an idealised kernel with the same numerics."""

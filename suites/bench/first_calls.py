@@ -3,8 +3,8 @@
 A call of flex_attention or of inductor's compiles for seconds for each shape, and a Triton kernel
 of ours for each variant; one after the other that takes longer than all of the timing. Processes
 share compiled code through the caches on disk (Triton's, inductor's), so the process that times
-loads it from there. Nothing is timed in the meantime. A call that fails here fails again in its
-row.
+loads it from there. Nothing is timed in the meantime, and the GPU has little to do: the judge
+computes truths of the first cases on it. A call that fails here fails again in its row.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _FEWEST_PAIRS = 4
 _LIMIT_S = 300.0
 
 FirstCalls = dict[tuple[str, str, str], float]
+Meanwhile = Callable[[Callable[[], bool]], None]
 
 
 def compiles(kernel: Kernel) -> bool:
@@ -44,6 +45,7 @@ def compile_ahead(
     device: torch.device,
     workers: Callable[[], Workers],
     *,
+    meanwhile: Meanwhile = lambda _: None,
     processes: int | None = None,
 ) -> FirstCalls:
     """Make the first call of each pair that compiles.
@@ -54,6 +56,8 @@ def compile_ahead(
         pairs: kernels and cases.
         device: the device.
         workers: returns the workers of one process.
+        meanwhile: called once while the processes compile, with a function that returns False when
+            all of them have ended.
         processes: number of processes; None: chosen by the cores and pairs.
 
     Returns:
@@ -74,7 +78,7 @@ def compile_ahead(
         # Workers receive the signs. The search changes the process's default dtype, so it can't run
         # in a thread beside threads that draw inputs.
         op.found_signs()
-    return _Ahead(device, compiling).run([workers() for _ in range(count)])
+    return _Ahead(device, compiling).run([workers() for _ in range(count)], meanwhile)
 
 
 class _Ahead:
@@ -87,11 +91,13 @@ class _Ahead:
             self._todo.put(pair)
         self._first_calls: FirstCalls = {}
 
-    def run(self, several: Sequence[Workers]) -> FirstCalls:
+    def run(self, several: Sequence[Workers], meanwhile: Meanwhile) -> FirstCalls:
         """Run until all is done; on Ctrl-C end the running calls."""
         with ThreadPoolExecutor(len(several)) as threads:
             try:
-                for future in [threads.submit(self._work, workers) for workers in several]:
+                futures = [threads.submit(self._work, workers) for workers in several]
+                meanwhile(lambda: not all(future.done() for future in futures))
+                for future in futures:
                     future.result()
             except BaseException:
                 self._stopped.set()

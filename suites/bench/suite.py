@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -36,6 +36,7 @@ from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 from kernel_workbench.suites.sandbox.orphans import end_children
 
 _QUICK = 0.2  # share of a row's time
+_TRUTHS_OF_MEMORY = 3  # truths that are computed ahead take at most this part of the card
 
 
 class BenchSuite(Suite[BenchRow]):
@@ -152,11 +153,16 @@ class BenchSuite(Suite[BenchRow]):
         return [self.bench.refused(kernel, case, reason)]
 
     def prepare(self, kept: Sequence[Pair]) -> None:
-        """Compile ahead, in several processes."""
+        """Compile ahead, in several processes, and compute truths meanwhile."""
         if self.tracers is not None:
             self.tracers.prepare()
         workers = partial(self._new_workers, builds=False)  # the run's own workers have built all
-        self.bench.first_calls |= compile_ahead(kept, self.device, workers)
+        most = (self.machine.memory_bytes or 0) // _TRUTHS_OF_MEMORY
+
+        def meanwhile(goes_on: Callable[[], bool]) -> None:
+            self.judge.compute_ahead(kept, goes_on, most)
+
+        self.bench.first_calls |= compile_ahead(kept, self.device, workers, meanwhile=meanwhile)
 
     def measure(self, kernel: Kernel, case: Case) -> Sequence[BenchRow]:
         """Judge the kernel, then time it; then count one call, if requested."""

@@ -44,7 +44,7 @@ def test_process_that_takes_families_shares_its_checks(tmp_path: Path) -> None:
         line = spelled(case) | {"share": 0, "family": family}
         cases = tmp_path / "cases"
         cases.write_text(json.dumps(line))
-        options = AccuracyOptions(op=["attention_delta"], planned_cases=str(cases), shard="0/2")
+        options = AccuracyOptions(op=("attention_delta",), planned_cases=str(cases), shard="0/2")
         suite = Accuracy(options, _CPU)
         try:
             suite.plan()

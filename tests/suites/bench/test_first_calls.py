@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from kernel_workbench.oracles.layer_norm.cases import layer_norm_case
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.oracles.reference import symmetries
 from kernel_workbench.oracles.reference.cases import case_of
+from kernel_workbench.suites.accuracy.run import Run
 from kernel_workbench.suites.bench.first_calls import compile_ahead, compiles
 from kernel_workbench.suites.bench.judged_pass import TASK
 from kernel_workbench.suites.sandbox.judge_side.workers import Workers
@@ -53,7 +55,14 @@ def test_first_calls_are_told_pair_by_pair() -> None:
         one.close()
     before = _children()  # with the server that the tests' processes are forked from
     pairs = [(kernel, _case(m)) for m in range(1, 7)]
-    made = compile_ahead(pairs, CPU, _workers, processes=2)
+    asked: list[bool] = []
+
+    def meanwhile(goes_on: Callable[[], bool]) -> None:
+        asked.append(goes_on())
+        wait_for(lambda: not goes_on())
+
+    made = compile_ahead(pairs, CPU, _workers, meanwhile=meanwhile, processes=2)
+    assert asked == [True]
     assert made.keys() == {(kernel.op.name, kernel.name, case.id()) for _, case in pairs}
     assert all(seconds > 0 for seconds in made.values())
     wait_for(lambda: _children() <= before)  # a test before may have left one of its own
@@ -147,6 +156,26 @@ def test_interrupt_ends_all_processes_at_once(
     assert not (tmp_path / "waited").exists()
     end_children(frozenset(map(int, before)))
     assert _children() <= before
+
+
+def test_truths_are_computed_while_kernels_compile() -> None:
+    """Each case's truth is computed once; those of a user's kernel come after its calls."""
+    ours = next(each for each in all_kernels() if each.name == "row_sharing")
+    users = replace(ours, name="users", origin="user")
+    rms_norm = next(each for each in all_kernels() if each.op is RMS_NORM_BACKWARD)
+    traced = case_of(RMS_NORM_BACKWARD.name, {"m": 2, "n": 8}, reference._SINGLE, "ci")
+    cases = [_case(m) for m in range(1, 6)]
+    pairs = [(users, cases[0]), (replace(rms_norm, origin="ours"), traced)]
+    pairs = [(ours, case) for case in cases[:3]] + pairs + [(ours, case) for case in cases[3:]]
+    run = Run(CPU, 90)
+    turns = iter((True, True, True, True, True, True, False))
+    run.compute_ahead(pairs, lambda: next(turns), 2**20)
+    assert run.ahead == {cases[1], cases[2], cases[3]}
+    run.compute_ahead(pairs, lambda: True, 1)  # which is less than those three take
+    assert run.ahead == {cases[1], cases[2], cases[3]}
+    row = run.try_pair(ours, cases[1])
+    assert row.status == "passed"
+    assert run.ahead == {cases[2], cases[3]}
 
 
 def test_nothing_is_made_ahead_on_a_cpu_or_of_what_does_not_compile() -> None:
