@@ -40,3 +40,21 @@ def test_triton_alone_has_another_key_in_another_order(tmp_path: Path) -> None:
     """The first test would fail without the module."""
     keys = {_keys(tmp_path, step=step, settled=False) for step in (1, -1)}
     assert len(keys) == 2
+
+
+_FOLDERS = """
+import os
+del os.environ["TRITON_CACHE_DIR"]
+from kernel_workbench.kernels import cache_keys
+if {settled}:
+    cache_keys.settle()
+from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
+from triton import knobs
+print(triton_cache_dir(0) == knobs.cache.dir)
+"""
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_pytorchs_compiler_leaves_the_folder(tmp_path: Path, *, settled: bool) -> None:
+    """It stores its first kernel, and all later ones of the process, in Triton's folder."""
+    assert printed_by(_FOLDERS.format(settled=settled), tmp_path).strip() == str(settled)
