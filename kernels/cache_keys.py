@@ -22,9 +22,8 @@ def settle() -> None:
 
     A second call changes nothing. Keys that this process computed earlier stay as they are.
     """
-    # The process decides first how Triton is imported.
-    from triton import knobs  # noqa: PLC0415
-    from triton.runtime import jit  # noqa: PLC0415
+    from triton import knobs  # noqa: PLC0415  (the process decides first how it is imported)
+    from triton.runtime import jit  # noqa: PLC0415  (likewise)
 
     os.environ.setdefault("TRITON_CACHE_DIR", knobs.cache.dir)
 
