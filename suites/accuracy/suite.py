@@ -192,6 +192,10 @@ class Accuracy(VerdictSuite):
         self.cases = self._cases_of_run() if options.planned_cases else self._planned(kernels)
         tried = {case.op for case in self.cases}
         self.kernels = tuple(kernel for kernel in kernels if kernel.op.name in tried)
+        if self.claims is not None and all(kernel.origin != "user" for kernel in kernels):
+            # A process may have any kernel's cases, so each would ask the same questions. A user's
+            # kernel could write to the folder what it doesn't want to be asked.
+            self.judge.asked_before = Questions(self.claims.folder)
         if options.shard and not options.planned_cases:
             self.share = self._share(shards.shares_of(self.cases, self.processes, self.device.type))
         self.judge.further = max(FURTHER, _FURTHER_CASES / max(1, len(self.cases)))
@@ -222,8 +226,6 @@ class Accuracy(VerdictSuite):
         if on_demand and self._number < self.processes:
             self.share = frozenset(on_demand)
             self.claims = shards.Claims(path.parent, on_demand)
-            # Any process may have any kernel's cases, and which one has them is chance already.
-            self.judge.asked_before = Questions(path.parent)
         return cases
 
     @property

@@ -37,14 +37,29 @@ def test_processes_of_a_run_share_what_they_asked(tmp_path: Path) -> None:
     assert check not in Questions(tmp_path)
 
 
+_USERS = """
+import torch
+from kernel_workbench import ATTENTION_DELTA, Domain, kernel
+
+@kernel(ATTENTION_DELTA, Domain(dtypes=(torch.float32,)))
+def users(out, do):
+    return ((out.double() * do.double()).sum(-1).transpose(1, 2).contiguous().float(),)
+"""
+
+
 def test_process_that_takes_families_shares_its_checks(tmp_path: Path) -> None:
-    """A process with a share of its own asks for itself, so that a CPU's runs are alike."""
+    """A process with a share of its own asks for itself, so that a CPU's runs are alike.
+
+    So does one that calls a user's kernel, which could write to the folder.
+    """
     case = next(case for case in OPS["attention_delta"].cases() if not case.options)
-    for family, folder in ((0, tmp_path), (None, None)):
-        line = spelled(case) | {"share": 0, "family": family}
-        cases = tmp_path / "cases"
-        cases.write_text(json.dumps(line))
-        options = AccuracyOptions(op=("attention_delta",), planned_cases=str(cases), shard="0/2")
+    file, cases = tmp_path / "users.py", tmp_path / "cases"
+    file.write_text(_USERS)
+    for family, files, folder in ((0, (), tmp_path), (None, (), None), (0, (str(file),), None)):
+        cases.write_text(json.dumps(spelled(case) | {"share": 0, "family": family}))
+        options = AccuracyOptions(
+            op=("attention_delta",), kernels=files, planned_cases=str(cases), shard="0/2"
+        )
         suite = Accuracy(options, _CPU)
         try:
             suite.plan()
