@@ -318,14 +318,15 @@ class Accuracy(VerdictSuite):
 
     @cached_property
     def _turns(self) -> dict[tuple[str, str], int]:
-        """The numbers, 0 and 1, of kernels that share their code in fp32 and in TF32.
+        """The numbers, 0 and 1, of kernels that share their code in fp32 and in TF32 on a GPU.
 
         Kernels that the options name have no number: they are tried on all of their cases.
         """
         turns: dict[tuple[str, str], int] = {}
         for kernel in self.kernels:
-            if kernel.same_code_as is not None and kernel.numerics.tf32_operands:
-                twins = kernel.same_code_as, kernel.name
+            shares_code = kernel.same_code_as is not None and not self.judge.repeats(kernel)
+            if shares_code and kernel.numerics.tf32_operands:
+                twins = str(kernel.same_code_as), kernel.name
                 if not self.judge.named.intersection(twins):
                     turns |= {(kernel.op.name, name): turn for turn, name in enumerate(twins)}
         return turns

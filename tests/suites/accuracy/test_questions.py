@@ -68,25 +68,33 @@ def test_process_that_takes_families_shares_its_checks(tmp_path: Path) -> None:
             suite.close()
 
 
-@pytest.mark.parametrize("named", [False, True])
-def test_fp32_and_tf32_share_generated_cases_on_a_gpu(*, named: bool) -> None:
-    """Each of these cases is tried in one of the two, unless the options name a kernel."""
+@pytest.mark.parametrize(
+    ("kind", "named", "kernels"), [("cuda", False, 1), ("cuda", True, 2), ("cpu", False, 1)]
+)
+def test_fp32_and_tf32_share_generated_cases_on_a_gpu(
+    kind: str, kernels: int, *, named: bool
+) -> None:
+    """Each of these cases is tried in one of the two, unless the options name a kernel.
+
+    An interpreter runs the same code for both, and tries all of them in fp32.
+    """
     suite = Accuracy.__new__(Accuracy)
-    suite.judge = Run(torch.device("cuda"), 90, briefly=True)
+    suite.judge = Run(torch.device(kind), 90, briefly=True)
     suite.judge.named = frozenset(_TWINS) if named else frozenset()
     suite.kernels = all_kernels()
     twins = [kernel for kernel in all_kernels() if kernel.name in _TWINS]
+    in_fp32 = next(kernel for kernel in twins if kernel.name == _TWINS[0])
     assert len(twins) == 2
     cases = [
-        case for case in twins[0].op.cases() if case.tier == "ci" and case.dtype_label == "float32"
+        case for case in in_fp32.op.cases() if case.tier == "ci" and case.dtype_label == "float32"
     ]
     tried = Counter(
         (case.why == GENERATED, sum(suite.is_for(kernel, case) for kernel in twins))
         for case in cases
     )
-    assert set(tried) == {(False, 2), (True, 2 if named else 1)}
-    of_one = sum(suite.is_for(twins[0], case) for case in cases if case.why == GENERATED)
-    if not named:
-        assert 0.3 < of_one / tried[True, 1] < 0.7
-    other = replace(twins[0], name="two_pass", same_code_as=None)
+    assert set(tried) == {(False, 2), (True, kernels)}
+    of_fp32 = sum(suite.is_for(in_fp32, case) for case in cases if case.why == GENERATED)
+    share = of_fp32 / tried[True, kernels]
+    assert 0.3 < share < 0.7 if (kind, named) == ("cuda", False) else share == 1
+    other = replace(in_fp32, name="two_pass", same_code_as=None)
     assert all(suite.is_for(other, case) for case in cases)
