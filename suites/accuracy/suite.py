@@ -194,7 +194,7 @@ class Accuracy(VerdictSuite):
         self.kernels = tuple(kernel for kernel in kernels if kernel.op.name in tried)
         if self.claims is not None and all(kernel.origin != "user" for kernel in kernels):
             # A process may have any kernel's cases, so each would ask the same questions. A user's
-            # kernel could write to the folder what it doesn't want to be asked.
+            # kernel could create the files of the folder itself, and avoid the questions.
             self.judge.asked_before = Questions(self.claims.folder)
         if options.shard and not options.planned_cases:
             self.share = self._share(shards.shares_of(self.cases, self.processes, self.device.type))
@@ -306,30 +306,33 @@ class Accuracy(VerdictSuite):
         """Return True if the kernel is tried on the case.
 
         Generated cases of `ci` are for kernels whose failure counts alone. An interpreter tries
-        code that two kernels share once. A GPU has such code compiled for fp32 and for TF32, which
-        takes most of a run's time: each of these cases is tried in one of the two.
+        code that two kernels share once. On a GPU such code is compiled for fp32 and again for
+        TF32, which takes most of a run's time, so each of these cases is tried in one of the two:
+        in the other one if the first refuses the case, as TF32 does before sm 80.
         """
         if not self.judge.briefly or case.why != GENERATED:
             return True
         if not self.judge.gates(kernel) or self.judge.repeats(kernel):
             return False
-        turn = self._turns.get((kernel.op.name, kernel.name))
-        return turn is None or turn == crc32(case.id().encode()) % 2
+        twins = self._twins.get((kernel.op.name, kernel.name), (kernel,))
+        chosen = twins[crc32(case.id().encode()) % len(twins)]
+        return chosen is kernel or self.judge.refusal(chosen, case) is not None
 
     @cached_property
-    def _turns(self) -> dict[tuple[str, str], int]:
-        """The numbers, 0 and 1, of kernels that share their code in fp32 and in TF32 on a GPU.
+    def _twins(self) -> dict[tuple[str, str], tuple[Kernel, Kernel]]:
+        """The two kernels of each code that a GPU has in fp32 and in TF32, by op and either name.
 
-        Kernels that the options name have no number: they are tried on all of their cases.
+        Kernels that the options name aren't among them: they are tried on all of their cases.
         """
-        turns: dict[tuple[str, str], int] = {}
-        for kernel in self.kernels:
-            shares_code = kernel.same_code_as is not None and not self.judge.repeats(kernel)
-            if shares_code and kernel.numerics.tf32_operands:
-                twins = str(kernel.same_code_as), kernel.name
-                if not self.judge.named.intersection(twins):
-                    turns |= {(kernel.op.name, name): turn for turn, name in enumerate(twins)}
-        return turns
+        kernels = {(kernel.op.name, kernel.name): kernel for kernel in self.kernels}
+        twins: dict[tuple[str, str], tuple[Kernel, Kernel]] = {}
+        for (op, name), kernel in kernels.items():
+            first = kernels.get((op, str(kernel.same_code_as)))
+            if first is None or self.judge.repeats(kernel) or not kernel.numerics.tf32_operands:
+                continue
+            if not self.judge.named.intersection((first.name, name)):
+                twins |= dict.fromkeys(((op, first.name), (op, name)), (first, kernel))
+        return twins
 
     def _own_cases(self, kernels: Sequence[Kernel]) -> tuple[Case, ...]:
         """Draw cases for users' kernels within their domains."""

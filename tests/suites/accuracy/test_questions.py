@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernel_workbench.kernels import all_kernels
+from kernel_workbench.kernels import Kernel, all_kernels
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.cases import GENERATED
+from kernel_workbench.oracles.op import Case
 from kernel_workbench.suites.accuracy.questions import Questions
 from kernel_workbench.suites.accuracy.run import Run
 from kernel_workbench.suites.accuracy.suite import Accuracy
@@ -69,32 +70,44 @@ def test_process_that_takes_families_shares_its_checks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "named", "kernels"), [("cuda", False, 1), ("cuda", True, 2), ("cpu", False, 1)]
+    ("kind", "sm", "named", "served", "share"),
+    [
+        ("cuda", 90, False, 1, None),
+        ("cuda", 90, True, 2, 1.0),
+        ("cuda", 75, False, 1, 1.0),
+        ("cpu", 90, False, 1, 1.0),
+    ],
 )
 def test_fp32_and_tf32_share_generated_cases_on_a_gpu(
-    kind: str, kernels: int, *, named: bool
+    kind: str, sm: int, served: int, share: float | None, *, named: bool
 ) -> None:
     """Each of these cases is tried in one of the two, unless the options name a kernel.
 
-    An interpreter runs the same code for both, and tries all of them in fp32.
+    An interpreter runs the same code for both, and tries all of them in fp32. So does a GPU that
+    has no TF32. served: the kernels that a case is tried on; share: of the cases in fp32.
     """
     suite = Accuracy.__new__(Accuracy)
-    suite.judge = Run(torch.device(kind), 90, briefly=True)
+    suite.judge = Run(torch.device(kind), sm, briefly=True)
     suite.judge.named = frozenset(_TWINS) if named else frozenset()
     suite.kernels = all_kernels()
-    twins = [kernel for kernel in all_kernels() if kernel.name in _TWINS]
+    twins = [kernel for kernel in suite.kernels if kernel.name in _TWINS]
     in_fp32 = next(kernel for kernel in twins if kernel.name == _TWINS[0])
     assert len(twins) == 2
     cases = [
-        case for case in in_fp32.op.cases() if case.tier == "ci" and case.dtype_label == "float32"
+        case
+        for case in in_fp32.op.cases()
+        if case.tier == "ci" and suite.judge.refusal(in_fp32, case) is None
     ]
-    tried = Counter(
-        (case.why == GENERATED, sum(suite.is_for(kernel, case) for kernel in twins))
-        for case in cases
-    )
-    assert set(tried) == {(False, 2), (True, kernels)}
-    of_fp32 = sum(suite.is_for(in_fp32, case) for case in cases if case.why == GENERATED)
-    share = of_fp32 / tried[True, kernels]
-    assert 0.3 < share < 0.7 if (kind, named) == ("cuda", False) else share == 1
+
+    def is_tried(kernel: Kernel, case: Case) -> bool:
+        return suite.is_for(kernel, case) and suite.judge.refusal(kernel, case) is None
+
+    generated = [case for case in cases if case.why == GENERATED]
+    tried = Counter(sum(is_tried(kernel, case) for kernel in twins) for case in generated)
+    assert set(tried) == {served}
+    of_fp32 = sum(is_tried(in_fp32, case) for case in generated) / len(generated)
+    assert of_fp32 == share if share is not None else 0.3 < of_fp32 < 0.7
+    written = [case for case in cases if case.why != GENERATED]
+    assert all(suite.is_for(kernel, case) for case in written for kernel in twins)
     other = replace(in_fp32, name="two_pass", same_code_as=None)
     assert all(suite.is_for(other, case) for case in cases)
