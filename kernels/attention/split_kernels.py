@@ -108,9 +108,8 @@ def _split(
     tl.store(lse_ptr + batch * stride_lb + wide_split + lse_rows, lse, mask=there)
 
 
-split_kernel = compiled_twice(
-    _split, "q_ptr", "k_ptr", "v_ptr", "out_ptr", ones=("group",)
-)  # a tile's rows are divided by it
+# The numbers of a tile's rows are divided by `group`.
+split_kernel = compiled_twice(_split, "q_ptr", "k_ptr", "v_ptr", "out_ptr", ones=("group",))
 
 
 def _combine(

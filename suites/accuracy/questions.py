@@ -1,9 +1,9 @@
-"""Remember which checks were made that a kernel gets once in a run.
+"""Note which once-per-kernel checks a run has made.
 
 Such a check costs seconds: a call in a process of its own, calls beside a busy stream, a CUDA
 graph. A run on a GPU has up to 16 processes, each of which takes cases of every kernel. They share
-what was asked through empty files in a folder of the run: a check of two processes at the same time
-is made twice, and none is left out.
+their notes as empty files in a folder of the run. Two processes that begin a check at the same time
+both make it; no check is left out.
 """
 
 from __future__ import annotations

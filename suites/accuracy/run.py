@@ -492,8 +492,9 @@ class Run:
     ) -> None:
         """Compute truths and bounds of cases that are tried later.
 
-        Cases of a user's kernel are left out: its processes must not run beside their truth. So are
-        ops whose bounds are traced, because a trace changes the default dtype of all threads.
+        Cases of a user's kernel are left out, because the kernel must not run while their truth is
+        in memory. Ops whose bounds are traced are left out, because a trace changes the default
+        dtype of all threads.
 
         Args:
             pairs: the pairs, in the order in which they are tried.

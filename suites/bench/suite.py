@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -158,10 +158,7 @@ class BenchSuite(Suite[BenchRow]):
             self.tracers.prepare()
         workers = partial(self._new_workers, builds=False)  # the run's own workers have built all
         most = (self.machine.memory_bytes or 0) // _TRUTHS_OF_MEMORY
-
-        def meanwhile(goes_on: Callable[[], bool]) -> None:
-            self.judge.compute_ahead(kept, goes_on, most)
-
+        meanwhile = partial(self.judge.compute_ahead, kept, most_bytes=most)
         self.bench.first_calls |= compile_ahead(kept, self.device, workers, meanwhile=meanwhile)
 
     def measure(self, kernel: Kernel, case: Case) -> Sequence[BenchRow]:
