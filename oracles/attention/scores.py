@@ -20,8 +20,9 @@ from kernel_workbench.oracles.attention.dropout import keep_mask, torch_keep_mas
 from kernel_workbench.oracles.attention.options import Options
 from kernel_workbench.oracles.op import Case, Inputs, optional, required
 
-# Elements of a piece's scores: each float64 temporary is 8 MiB, or 64 MiB where launches cost. With
-# 32 GiB of a card free it is 256 MiB: bounds then take 0.4 to 0.8 of the time, and up to 8 GiB.
+# Elements of a piece's largest tensor: each float64 temporary is 8 MiB, or 64 MiB where launches
+# cost. With 32 GiB of a card free it is 256 MiB: bounds then take 0.4 to 0.8 of the time, and up to
+# 8 GiB.
 _PIECE_ELEMENTS = {"cpu": 2**20, "cuda": 2**23}
 _FREE_BYTES, _TIMES_LARGER = 2**35, 4
 
@@ -130,12 +131,14 @@ class Problem:
     def pieces(self, *, whole: bool = False) -> Iterator[Piece]:
         """All pieces in which some query may attend to some key; or, whole, all with every key."""
         h_kv, group = self.k.shape[2], self.group
-        most = self._most_elements()
+        most, width = self._most_elements(), self._width
         for span in self.spans:
-            a_head = max(group * span.s_q * span.s_kv, 1)
+            # Of few queries or keys, the rows of q, k and v have more elements than the scores.
+            a_row = max(group, 1) * max(span.s_kv, width, 1)
+            a_head = max(span.s_q * a_row, span.s_kv * width, 1)
             heads = min(max(most // a_head, 1), max(h_kv, 1))
             batches = max(most // (a_head * heads), 1)
-            rows = span.s_q if a_head <= most else max(most // (group * span.s_kv), 1)
+            rows = span.s_q if a_head <= most else max(most // a_row, 1)
             for b in range(span.batches.start, span.batches.stop, batches):
                 for h in range(0, h_kv, heads):
                     for i in range(0, span.s_q, max(rows, 1)):
@@ -152,13 +155,19 @@ class Problem:
                             yield piece
 
     def _most_elements(self) -> int:
-        """Return the most elements of a piece's scores."""
+        """Return the most elements of any tensor of a piece."""
         device, (b, s_q, h_q, _) = self.q.device, self.q.shape
         most = _PIECE_ELEMENTS.get(device.type, _PIECE_ELEMENTS["cpu"])
         if device.type == "cuda" and b * h_q * s_q * self.k.shape[1] > most:
             free, _ = torch.cuda.mem_get_info(device)
             return most * (_TIMES_LARGER if free >= _FREE_BYTES else 1)
         return most
+
+    @property
+    def _width(self) -> int:
+        """The most elements of a row of q, k or v."""
+        value = optional(self.inputs, "v")
+        return max(self.q.shape[3], 0 if value is None else value.shape[3])
 
     def shift(self, span: Span) -> int:
         """Return the number that is added to a query's index to compare it with a key's."""

@@ -38,7 +38,7 @@ MOST_COPIES = 5.4
 
 @pytest.fixture
 def _scaled_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_gpu = scores._PIECE_ELEMENTS["cuda"]
+    on_gpu = scores._PIECE_ELEMENTS["cuda"] * scores._TIMES_LARGER  # as on a card with room
     monkeypatch.setitem(scores._PIECE_ELEMENTS, "cpu", on_gpu // SCALE)
     for module, name in (
         (bounds, "_CHUNK_ELEMENTS"),
