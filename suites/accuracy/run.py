@@ -5,6 +5,7 @@ trial.py lists the checks of a pair in their order.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import secrets
@@ -165,8 +166,9 @@ class Run:
 
     def _give_back(self) -> None:
         """Give back the memory of the case, of the workers and of PyTorch's allocator."""
-        self._values = None
+        self._drop_values()
         self._ahead.clear()
+        gc.collect()  # a cycle may refer to large tensors
         if isinstance(self.runner, Workers):
             self.runner.give_back()
         if self.device.type == "cuda":
@@ -204,7 +206,7 @@ class Run:
             return row  # another worker comes: the context that is dead was the kernel's own
         if not self.apart and (first.rule is not None or second.rule is not None):
             # It may have written where it shouldn't have: the next kernel is judged by fresh ones.
-            self._values = None
+            self._drop_values()
         if kernel.op.bytes(case) > _MOST_BYTES_KEPT_PACKED:
             values.parcel = None  # the truth will need the room
         trial = Trial(self, kernel, values, declared, first, second, plain)
@@ -467,16 +469,20 @@ class Run:
 
     def _values_of(self, kernel: Kernel, case: Case) -> CaseValues:
         if self._values is None or self._values.case != case:
-            before, self._values = (
-                self._values,
-                None,
-            )  # so that no two truths lie in memory together
+            before = self._values
             large = before is not None and before.op.bytes(before.case) > _MOST_BYTES_KEPT
             del before
+            self._drop_values()  # so that no two truths lie in memory together
             if large and self.device.type == "cuda":
                 torch.cuda.empty_cache()
             self._values = self._ahead.pop(case, None) or self._drawn(kernel, case)
         return self._values
+
+    def _drop_values(self) -> None:
+        """Drop the case's values at once: `judged` refers to them, so they are in a cycle."""
+        if self._values is not None:
+            self._values.judged = None
+        self._values = None
 
     def _drawn(self, kernel: Kernel, case: Case) -> CaseValues:
         originals = Originals(kernel.op, case, self._judged_on(kernel, case))

@@ -6,8 +6,10 @@ sums over many keys: bounds look at more where it leaves weights open.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +23,7 @@ from kernel_workbench.oracles.attention import bounds, closed_form, emulation, s
 from kernel_workbench.oracles.attention.cases import attention_case
 from kernel_workbench.oracles.attention.geometry import BACKWARD, FORWARD, GRADIENTS
 from kernel_workbench.oracles.cases import layouts
-from kernel_workbench.oracles.op import Numerics
+from kernel_workbench.oracles.op import Case, Numerics
 from kernel_workbench.suites.accuracy import elements, run, trial, truth
 from kernel_workbench.suites.run.selection import alike_together
 from kernel_workbench.suites.sandbox import originals
@@ -87,6 +89,28 @@ def test_large_case_takes_five_copies_of_its_largest_tensor(
     assert memory.peak_bytes is not None
     largest = max(math.prod(form.shape) for form in OPS[op].forms(case).values())
     assert memory.peak_bytes <= MOST_COPIES * largest * torch.float64.itemsize
+
+
+def test_an_earlier_case_is_freed_without_a_collection() -> None:
+    """On a GPU its truth and bounds would lie beside the next case's until Python collects."""
+    cases = [
+        attention_case(FORWARD, (1, 2, 2, s, 5, 8, 8), torch.bfloat16, "full") for s in (3, 4, 5)
+    ]
+    kernel = next(
+        each for each in all_kernels() if each.name == "torch_eager" and each.op.name == FORWARD
+    )
+    judge, freed = run_on(CPU), list[Case]()
+    gc.disable()
+    try:
+        for case in cases:
+            assert judge.try_pair(kernel, case).status == "passed"
+            assert judge._values is not None and judge._values.judged is not None
+            weakref.finalize(judge._values.exact()["out"], freed.append, case)
+        assert freed == cases[:-1]
+        judge._give_back()
+        assert freed == cases
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("distribution", ["normal", "nan_k", "logits1e4"])
