@@ -133,7 +133,7 @@ class Problem:
         h_kv, group = self.k.shape[2], self.group
         most, width = self._most_elements(), self._width
         for span in self.spans:
-            # Of few queries or keys, the rows of q, k and v have more elements than the scores.
+            # With few queries or keys, the rows of q, k and v have more elements than the scores.
             a_row = max(group, 1) * max(span.s_kv, width, 1)
             a_head = max(span.s_q * a_row, span.s_kv * width, 1)
             heads = min(max(most // a_head, 1), max(h_kv, 1))
