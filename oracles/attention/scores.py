@@ -131,7 +131,8 @@ class Problem:
     def pieces(self, *, whole: bool = False) -> Iterator[Piece]:
         """All pieces in which some query may attend to some key; or, whole, all with every key."""
         h_kv, group = self.k.shape[2], self.group
-        most, width = self._most_elements(), self._width
+        most = self._most_elements()
+        width = max(self.q.shape[3], required(self.inputs, "v").shape[3])
         for span in self.spans:
             # With few queries or keys, the rows of q, k and v have more elements than the scores.
             a_row = max(group, 1) * max(span.s_kv, width, 1)
@@ -162,12 +163,6 @@ class Problem:
             free, _ = torch.cuda.mem_get_info(device)
             return most * (_TIMES_LARGER if free >= _FREE_BYTES else 1)
         return most
-
-    @property
-    def _width(self) -> int:
-        """The most elements of a row of q, k or v."""
-        value = optional(self.inputs, "v")
-        return max(self.q.shape[3], 0 if value is None else value.shape[3])
 
     def shift(self, span: Span) -> int:
         """Return the number that is added to a query's index to compare it with a key's."""

@@ -469,17 +469,18 @@ class Run:
 
     def _values_of(self, kernel: Kernel, case: Case) -> CaseValues:
         if self._values is None or self._values.case != case:
-            before = self._values
-            large = before is not None and before.op.bytes(before.case) > _MOST_BYTES_KEPT
-            del before
-            self._drop_values()  # so that no two truths lie in memory together
+            large = (
+                self._values is not None
+                and self._values.op.bytes(self._values.case) > _MOST_BYTES_KEPT
+            )
+            self._drop_values()  # two truths would take twice the memory
             if large and self.device.type == "cuda":
                 torch.cuda.empty_cache()
             self._values = self._ahead.pop(case, None) or self._drawn(kernel, case)
         return self._values
 
     def _drop_values(self) -> None:
-        """Drop the case's values at once: `judged` refers to them, so they are in a cycle."""
+        """Free the case's values at once: `judged` refers to them, and would keep them."""
         if self._values is not None:
             self._values.judged = None
         self._values = None
