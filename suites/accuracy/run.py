@@ -166,11 +166,15 @@ class Run:
 
     def _give_back(self) -> None:
         """Give back the memory of the case, of the workers and of PyTorch's allocator."""
+        self._free_values()
+        if isinstance(self.runner, Workers):
+            self.runner.give_back()
+
+    def _free_values(self) -> None:
+        """Give back the memory of the case and of cases whose truth was computed ahead."""
         self._drop_values()
         self._ahead.clear()
         gc.collect()  # a cycle may refer to large tensors
-        if isinstance(self.runner, Workers):
-            self.runner.give_back()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -522,7 +526,7 @@ class Run:
                 values.bounds_of(kernel)
             except torch.OutOfMemoryError as error:
                 memory_message(error)  # which frees what the error holds
-                self._give_back()
+                self._free_values()  # and no worker: another thread may use it
                 return
             self._ahead[case] = values
 

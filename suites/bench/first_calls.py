@@ -5,6 +5,9 @@ of ours for each variant; one after the other that takes longer than all of the 
 share compiled code through the caches on disk (Triton's, inductor's), so the process that times
 loads it from there. Nothing is timed in the meantime, and the GPU has little to do: the judge
 computes truths of the first cases on it. A call that fails here fails again in its row.
+
+cuDNN plans for up to two seconds for each shape, and no other process can load its plans. So the
+process that times makes these calls itself while the others compile.
 """
 
 from __future__ import annotations
@@ -28,23 +31,34 @@ from kernel_workbench.suites.sandbox.parcels import Parcel
 # Parts of names of peers that compile; nothing else tells that they do.
 _COMPILING = ("flex", "inductor", "compile", "liger")
 _SLOWEST_FIRST = ("flex", "inductor")
+_SLOWLY_IMPORTED = ("liger",)  # for 11 s in 16 processes at once: one process makes all calls
+_PLANNING = ("cudnn",)
 _FEWEST_PAIRS = 4
 _LIMIT_S = 300.0
 
 FirstCalls = dict[tuple[str, str, str], float]
+_Pair = tuple[Kernel, Case]
 Meanwhile = Callable[[Callable[[], bool]], None]
 
 
 def compiles(kernel: Kernel) -> bool:
     """Return True if a kernel's first call compiles, which takes seconds."""
-    return kernel.origin != "baseline" or any(word in kernel.name for word in _COMPILING)
+    return kernel.origin != "baseline" or _word_of(kernel, _COMPILING) is not None
+
+
+def _word_of(kernel: Kernel, words: Iterable[str]) -> str | None:
+    """Return the first of the words that is part of a peer's name, or None."""
+    if kernel.origin != "baseline":
+        return None
+    return next((word for word in words if word in kernel.name), None)
 
 
 def compile_ahead(
-    pairs: Iterable[tuple[Kernel, Case]],
+    pairs: Sequence[_Pair],
     device: torch.device,
     workers: Callable[[], Workers],
     *,
+    timing: Workers | None = None,
     meanwhile: Meanwhile = lambda _: None,
     processes: int | None = None,
 ) -> FirstCalls:
@@ -56,6 +70,7 @@ def compile_ahead(
         pairs: kernels and cases.
         device: the device.
         workers: returns the workers of one process.
+        timing: the workers that time the pairs; they plan while the others compile.
         meanwhile: called once while the processes compile, with a function that returns False when
             all of them have ended.
         processes: number of processes; None: chosen by the cores and pairs.
@@ -66,7 +81,8 @@ def compile_ahead(
     compiling = [(kernel, case) for kernel, case in pairs if compiles(kernel)]
     if device.type == "cpu" and processes is None:
         return {}
-    count = processes or min(jobs_on_gpu(), len(compiling))
+    shares = _shares(compiling)
+    count = processes or min(jobs_on_gpu(), len(shares))
     if count < 2 or len(compiling) < _FEWEST_PAIRS:
         return {}
     print(
@@ -74,34 +90,61 @@ def compile_ahead(
         file=sys.stderr,
         flush=True,
     )
-    for op in {kernel.op.name: kernel.op for kernel, _ in compiling}.values():
+    planned = [(kernel, case) for kernel, case in pairs if _word_of(kernel, _PLANNING)]
+    for op in {kernel.op.name: kernel.op for kernel, _ in (*compiling, *planned)}.values():
         # Workers receive the signs. The search changes the process's default dtype, so it can't run
         # in a thread beside threads that draw inputs.
         op.found_signs()
-    return _Ahead(device, compiling).run([workers() for _ in range(count)], meanwhile)
+    ahead = _Ahead(device, shares, [] if timing is None else planned)
+    return ahead.run([workers() for _ in range(count)], timing, meanwhile)
+
+
+def _shares(pairs: Iterable[_Pair]) -> list[list[_Pair]]:
+    """Return lists of pairs, each for one process; long ones first."""
+    together: dict[str, list[_Pair]] = {}
+    apart: list[list[_Pair]] = []
+    for pair in sorted(pairs, key=lambda pair_of: _rank(pair_of[0])):
+        word = _word_of(pair[0], _SLOWLY_IMPORTED)
+        if word is None:
+            apart.append([pair])
+        else:
+            together.setdefault(word, []).append(pair)
+    return [*together.values(), *apart]
 
 
 class _Ahead:
-    def __init__(self, device: torch.device, pairs: Sequence[tuple[Kernel, Case]]) -> None:
-        self._device = device
+    def __init__(
+        self, device: torch.device, shares: Iterable[list[_Pair]], planned: Sequence[_Pair]
+    ) -> None:
+        self._device, self._planned = device, planned
         self._inputs = threading.Lock()  # one case's at a time, because they take GPU memory
         self._stopped = threading.Event()
-        self._todo: SimpleQueue[tuple[Kernel, Case]] = SimpleQueue()
-        for pair in sorted(pairs, key=lambda pair_of: _rank(pair_of[0])):
-            self._todo.put(pair)
+        self._todo: SimpleQueue[list[_Pair]] = SimpleQueue()
+        for share in shares:
+            self._todo.put(share)
         self._first_calls: FirstCalls = {}
 
-    def run(self, several: Sequence[Workers], meanwhile: Meanwhile) -> FirstCalls:
-        """Run until all is done; on Ctrl-C end the running calls."""
-        with ThreadPoolExecutor(len(several)) as threads:
+    def run(
+        self, several: Sequence[Workers], timing: Workers | None, meanwhile: Meanwhile
+    ) -> FirstCalls:
+        """Run until all has been compiled; on Ctrl-C end the running calls."""
+        with ThreadPoolExecutor(len(several) + 1) as threads:
             try:
                 futures = [threads.submit(self._work, workers) for workers in several]
-                meanwhile(lambda: not all(future.done() for future in futures))
+
+                def goes_on() -> bool:
+                    return not all(future.done() for future in futures)
+
+                if timing is not None:
+                    plans = threads.submit(self._call, timing, self._planned, goes_on)
+                meanwhile(goes_on)
                 for future in futures:
                     future.result()
+                if timing is not None:
+                    plans.result()
             except BaseException:
                 self._stopped.set()
-                for workers in several:
+                for workers in several if timing is None else (*several, timing):
                     workers.kill()
                 raise
         if self._device.type == "cuda":
@@ -110,31 +153,39 @@ class _Ahead:
 
     def _work(self, workers: Workers) -> None:
         try:
-            self._call(workers)
+            while self._call(workers, self._todo.get_nowait()):
+                pass
+        except Empty:
+            return
         finally:
             workers.close()
 
-    def _call(self, workers: Workers) -> None:
-        while not self._stopped.is_set():
+    def _call(
+        self,
+        workers: Workers,
+        pairs: Iterable[_Pair],
+        goes_on: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Make the first calls of pairs; return False if the process can make no more calls."""
+        for kernel, case in pairs:
+            if self._stopped.is_set() or not goes_on():
+                return False
             try:
-                kernel, case = self._todo.get_nowait()
-            except Empty:
-                return
-            with self._inputs:
-                inputs = kernel.op.inputs(case, self._device)
-                parcel = Parcel.of(inputs, workers.arena_device)
-                del inputs
-            try:
+                with self._inputs:
+                    inputs = kernel.op.inputs(case, self._device)
+                    parcel = Parcel.of(inputs, workers.arena_device)
+                    del inputs
                 result, _ = workers.task(
                     kernel, case, [parcel], TASK, {"do": "first call"}, _LIMIT_S
                 )
-            except TaskError:
-                continue  # its row will show the failure
+            except (TaskError, torch.OutOfMemoryError):
+                continue  # its row will show the failure, or find memory
             except (KernelError, WorkersError):
-                return
+                return False
             seconds = result.get("seconds")
             if isinstance(seconds, float):
                 self._first_calls[kernel.op.name, kernel.name, case.id()] = seconds
+        return True
 
 
 def _rank(kernel: Kernel) -> int:

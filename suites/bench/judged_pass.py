@@ -31,7 +31,7 @@ import math
 import secrets
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -55,12 +55,16 @@ _secret = secrets.SystemRandom()
 _MOST_BYTES = {"cuda": 2**33, "cpu": 2**27}
 _MOST_SHARE = 4  # sets take at most this fraction of a GPU's free memory
 _MOST_SETS, _FEWEST_SETS = 64, 2
-_FEWEST_JUDGED = 8  # the fewest calls of a pass if they fit; two of them are judged
+# The fewest calls of a pass if they fit. Two of them are judged, and a user's kernel that computes
+# only some of them must not guess which.
+_FEWEST_CALLS, _FEWEST_OF_USERS = 3, 8
+_FIRST_CALLS = 2  # before the first pass
 _PASS_S = {"cuda": 0.008, "cpu": 0.03}
 _FEWEST_PASSES, _MOST_PASSES = 3, {"cuda": 8, "cpu": 3}
 _PASSES_OF_BASELINES = 1
 _PRECISION = 0.02  # of the mean of passes
 _JUDGED = 2  # sets of each pass
+_MOST_CHANGES = 8  # of signs in a pass
 _CACHES = 4  # the sets of a cold pass fill so many times the last level of cache
 _WARM_SHARE = 4  # the sets of a warm pass fill at most this fraction of the cache
 _EMPTY_ORDERS = 5
@@ -111,7 +115,8 @@ class PassResult:
 class _ChangedSigns:
     """The case's values with new signs.
 
-    every_pass  judge outputs of every pass, not only of one
+    every_pass    judge outputs of every pass, not only of one
+    fewest_calls  the fewest calls of a pass, if their sets fit
     """
 
     run: Run
@@ -120,14 +125,19 @@ class _ChangedSigns:
     parcel: Parcel
     seeds: dict[int, int]
     every_pass: bool = False  # judging an output of gigabytes takes seconds
+    fewest_calls: int = _FEWEST_CALLS
 
-    def fill(self, calls: SharedCalls, number: int) -> None:
-        """Fill a set with new signs."""
-        self.seeds[number] = _secret.getrandbits(31)
-        flips = OPS[self.case.op].signs(self.case, self.seeds[number])
-        changed = replace(self.parcel, content=self.parcel.content.clone())
-        changed.change(flips.apply_)
-        calls.fill(number, changed)
+    def fill(self, calls: SharedCalls, numbers: Sequence[int]) -> None:
+        """Fill sets with new signs; a few sets get the same signs, because a change takes 1 ms."""
+        few = math.ceil(len(numbers) / _MOST_CHANGES)
+        for start in range(0, len(numbers), few):
+            seed = _secret.getrandbits(31)
+            flips = OPS[self.case.op].signs(self.case, seed)
+            changed = replace(self.parcel, content=self.parcel.content.clone())
+            changed.change(flips.apply_)
+            for number in numbers[start : start + few]:
+                self.seeds[number] = seed
+                calls.fill(number, changed)
 
     def problem(self, number: int, outputs: dict[str, Tensor]) -> str | None:
         """Return a sentence if the outputs of a set are wrong, their signs restored, else None."""
@@ -144,12 +154,14 @@ class _FreshValues:
     case: Case
     seeds: dict[int, int]
     every_pass: bool = True
+    fewest_calls: int = _FEWEST_OF_USERS
 
-    def fill(self, calls: SharedCalls, number: int) -> None:
-        """Fill a set with new values."""
-        self.seeds[number] = _secret.getrandbits(31)
-        values = self.run.values_of_seed(self.kernel, self.case, self.seeds[number])
-        calls.fill(number, Parcel.of(values.originals.read(), calls.arena.device))
+    def fill(self, calls: SharedCalls, numbers: Sequence[int]) -> None:
+        """Fill each set with new values."""
+        for number in numbers:
+            self.seeds[number] = _secret.getrandbits(31)
+            values = self.run.values_of_seed(self.kernel, self.case, self.seeds[number])
+            calls.fill(number, Parcel.of(values.originals.read(), calls.arena.device))
 
     def problem(self, number: int, outputs: dict[str, Tensor]) -> str | None:
         """Return a sentence if the outputs of a set are wrong by their own truth, else None."""
@@ -202,8 +214,13 @@ class JudgedPasses:
         """
         if not all(buffer.whole for buffer in parcel.buffers):
             return _unconfirmed("its inputs are too large to be there several times")
+        values: _Values
+        if kernel.origin == "user":
+            values = _FreshValues(self.run, kernel, case, {})
+        else:
+            values = _ChangedSigns(self.run, kernel, case, parcel, {})
         layout = SetLayout.of(parcel, kernel.op.forms(case))
-        count = self._count(layout, claimed_us)
+        count = self._count(layout, claimed_us, values.fewest_calls)
         if count < _FEWEST_SETS:
             size = f"{layout.nbytes / 2**20:,.0f} MiB"
             return _unconfirmed(f"a set of inputs and outputs takes {size}, and two don't fit")
@@ -212,11 +229,6 @@ class JudgedPasses:
             return _unconfirmed(
                 f"its host time of {enqueue_us:.0f} us hides a call of {claimed_us:.1f} us"
             )
-        values: _Values
-        if kernel.origin == "user":
-            values = _FreshValues(self.run, kernel, case, {})
-        else:
-            values = _ChangedSigns(self.run, kernel, case, parcel, {})
         try:
             with self.workers.shared_calls(
                 kernel, layout, count, TASK, {"cache": self.cache}, self.limit_s
@@ -229,8 +241,8 @@ class JudgedPasses:
             self.workers.give_back()
             return _unconfirmed("the GPU has too little memory for several sets of inputs")
 
-    def _count(self, layout: SetLayout, claimed_us: float) -> int:
-        """Return the number of sets: enough to fill a pass, and to be cold."""
+    def _count(self, layout: SetLayout, claimed_us: float, fewest: int) -> int:
+        """Return the number of sets: enough to fill a pass, and to be cold; fewest: of a pass."""
         device = self.run.device
         most = _MOST_BYTES[device.type]
         if device.type == "cuda":
@@ -241,7 +253,7 @@ class JudgedPasses:
         wanted = max(
             math.ceil(_CACHES * self.cache_bytes / layout.nbytes),
             math.ceil(_PASS_S[device.type] * 1e6 / claimed_us),
-            _FEWEST_JUDGED,
+            fewest,
         )
         return min(wanted, _MOST_SETS, most // layout.nbytes)
 
@@ -271,9 +283,8 @@ class JudgedPasses:
         fewest: int,
     ) -> PassResult:
         """Make passes until they confirm the claim; fewest: of passes that each confirm it."""
-        first = range(min(calls.count, _FEWEST_JUDGED))
-        for number in first:
-            values.fill(calls, number)
+        first = range(min(calls.count, _FIRST_CALLS))
+        values.fill(calls, first)
         calls.run(first, 0)  # includes a first call's work
         copy_us = self._copy_us(calls)
         empty_s = min(self._empty_s(calls), _MOST_EMPTY_S)
@@ -304,7 +315,7 @@ class JudgedPasses:
                 return PassResult(figures[-1], slack_us, length, passes_made, reason)
             # Calls that are slower than claimed fill a pass in smaller numbers.
             enough = math.ceil(1e6 * _PASS_S[self.run.device.type] / max(figures[-1], 1.0))
-            length = min(length, max(enough, _FEWEST_JUDGED))
+            length = min(length, max(enough, values.fewest_calls))
             if self.run.device.type == "cuda" and self.flush_us is not None:
                 flushes = min(2 * flushes + 1, _MOST_FLUSHES)  # host time may have become visible
         raise DisagreementError(
@@ -344,8 +355,7 @@ class JudgedPasses:
             order = _secret.sample(range(calls.count), timing.length)
             time.sleep(max(0.0, rest_s - filling_s))  # a device that slept last would be slower
             started = _now()
-            for number in order:
-                values.fill(calls, number)
+            values.fill(calls, order)
             filling_s = _now() - started
             seconds = calls.run(order, timing.flushes)
             if self.run.device.type == "cuda":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +102,79 @@ def test_signs_are_looked_for_before_there_are_threads(monkeypatch: pytest.Monke
     made = compile_ahead(pairs, CPU, cast("Callable[[], Workers]", _Asking), processes=2)
     assert len(made) == len(cases)
     assert searched == [threading.main_thread()]
+
+
+class _Noting(_Asking):
+    """Workers that note the calls of their process; the first call of each peer waits."""
+
+    def __init__(self, fails: type[Exception] | None = None) -> None:
+        self.calls: list[str] = []
+        self.fails = fails
+
+    def task(self, kernel: Kernel, *_: object) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+        self.calls.append(kernel.name)
+        time.sleep(0.01)
+        if self.fails is not None:
+            raise self.fails("no memory")
+        return {"seconds": 1.0}, {}
+
+    def kill(self) -> None:
+        """Nothing runs."""
+
+
+def _peers(*names: str) -> list[tuple[Kernel, Case]]:
+    """Return six cases of each peer."""
+    kernel = next(each for each in all_kernels() if each.op is LAYER_NORM_BACKWARD)
+    kernels = [replace(kernel, name=name, origin="baseline") for name in names]
+    return [(kernel, _case(m)) for kernel in kernels for m in range(1, 7)]
+
+
+def test_one_process_calls_a_peer_that_is_slow_to_import() -> None:
+    """Others take the rest meanwhile."""
+    several: list[_Noting] = []
+
+    def workers() -> Workers:
+        several.append(_Noting())
+        return cast("Workers", several[-1])
+
+    made = compile_ahead(_peers("inductor", "liger"), CPU, workers, processes=3)
+    assert len(made) == 12
+    calls = [worker.calls for worker in several]
+    assert sorted(names.count("liger") for names in calls) == [0, 0, 6]
+    assert sum(names.count("inductor") for names in calls) == 6
+
+
+def test_process_that_times_plans_while_others_compile() -> None:
+    """Its own plans are in its memory alone; it stops when the others have ended."""
+    timing = _Noting()
+
+    def meanwhile(goes_on: Callable[[], bool]) -> None:
+        wait_for(lambda: bool(timing.calls) or not goes_on())
+
+    made = compile_ahead(
+        _peers("inductor", "torch_cudnn"),
+        CPU,
+        lambda: cast("Workers", _Noting()),
+        timing=cast("Workers", timing),
+        meanwhile=meanwhile,
+        processes=2,
+    )
+    assert set(timing.calls) == {"torch_cudnn"}
+    assert sum(name == "inductor" for _, name, _ in made) == 6
+    assert sum(name == "torch_cudnn" for _, name, _ in made) == len(timing.calls)
+
+
+def test_call_without_memory_is_left_to_its_row() -> None:
+    """It ends neither its process nor the run."""
+    timing = _Noting(torch.OutOfMemoryError)
+    made = compile_ahead(
+        _peers("inductor", "cudnn"),
+        CPU,
+        lambda: cast("Workers", _Noting(torch.OutOfMemoryError)),
+        timing=cast("Workers", timing),
+        processes=2,
+    )
+    assert made == {}
 
 
 _SLOW = """
