@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from torch import Tensor
 
 from kernel_workbench.kernels.baselines.layer_norm_torch import DTYPES, Gradients
+from kernel_workbench.kernels.baselines.liger import liger_op
 from kernel_workbench.kernels.baselines.optional import peer
 from kernel_workbench.kernels.registry import Domain
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
@@ -32,11 +33,7 @@ def liger(
     dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, *, has_bias: bool = True
 ) -> Gradients:
     """Call its own backward, which needs the bias only for its dtype."""
-    from liger_kernel.ops.layer_norm import (  # noqa: PLC0415  (takes seconds)
-        layer_norm_backward,
-    )
-
-    dx, dweight, dbias = layer_norm_backward(
+    dx, dweight, dbias = liger_op("layer_norm", "layer_norm_backward")(
         dy, x, weight, weight, mean, rstd, needs_dw=True, needs_db=has_bias
     )
     return dx, dweight, dbias

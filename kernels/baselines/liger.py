@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -30,7 +29,7 @@ import torch
 from torch import Tensor
 
 from kernel_workbench.kernels.baselines.autograd_torch import DTYPES
-from kernel_workbench.kernels.baselines.optional import peer
+from kernel_workbench.kernels.baselines.optional import imported_without, peer
 from kernel_workbench.kernels.registry import Domain
 from kernel_workbench.oracles import (
     ADD_RMS_NORM_BACKWARD,
@@ -57,9 +56,13 @@ Function = Callable[..., Any]
 _IN_PLACE = False  # write gradients to new memory
 
 
-def _liger(module: str, name: str) -> Any:  # noqa: ANN401
-    """Return an object of Liger's, which takes seconds to import."""
-    return getattr(import_module(f"liger_kernel.ops.{module}"), name)
+def liger_op(module: str, name: str) -> Any:  # noqa: ANN401
+    """Return an object of Liger's, which takes seconds to import.
+
+    Liger asks whether peft is installed by importing it, and with it transformers, in 10 s. Its
+    kernels need neither.
+    """
+    return getattr(imported_without(f"liger_kernel.ops.{module}", "peft"), name)
 
 
 def _gradients(function: Function, dy: tuple[Tensor, ...], *of: Tensor) -> tuple[Tensor, ...]:
@@ -69,7 +72,7 @@ def _gradients(function: Function, dy: tuple[Tensor, ...], *of: Tensor) -> tuple
 
 
 def _rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Any:  # noqa: ANN401
-    function = _liger("rms_norm", "LigerRMSNormFunction")
+    function = liger_op("rms_norm", "LigerRMSNormFunction")
     return function.apply(x, weight, eps, 0.0, "gemma", _IN_PLACE)
 
 
@@ -78,7 +81,7 @@ def _rms_norm_backward(dy: Tensor, x: Tensor, weight: Tensor, *, eps: float) -> 
 
 
 def _add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, *, eps: float) -> Any:  # noqa: ANN401
-    function = _liger("fused_add_rms_norm", "LigerFusedAddRMSNormFunction")
+    function = liger_op("fused_add_rms_norm", "LigerFusedAddRMSNormFunction")
     return function.apply(x, residual, weight, eps, 0.0, "gemma", _IN_PLACE)
 
 
@@ -92,11 +95,11 @@ def _add_rms_norm_backward(
 
 
 def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor, *, eps: float) -> Any:  # noqa: ANN401
-    return _liger("layer_norm", "LigerLayerNormFunction").apply(x, weight, bias, eps)
+    return liger_op("layer_norm", "LigerLayerNormFunction").apply(x, weight, bias, eps)
 
 
 def _softmax(x: Tensor) -> Any:  # noqa: ANN401
-    return _liger("softmax", "LigerSoftmaxFunction").apply(x)
+    return liger_op("softmax", "LigerSoftmaxFunction").apply(x)
 
 
 def _softmax_backward(dy: Tensor, x: Tensor) -> Tensor:
@@ -104,11 +107,11 @@ def _softmax_backward(dy: Tensor, x: Tensor) -> Tensor:
 
 
 def _swiglu(gate: Tensor, up: Tensor) -> Any:  # noqa: ANN401
-    return _liger("swiglu", "LigerSiLUMulFunction").apply(gate, up)
+    return liger_op("swiglu", "LigerSiLUMulFunction").apply(gate, up)
 
 
 def _geglu(gate: Tensor, up: Tensor) -> Any:  # noqa: ANN401
-    return _liger("geglu", "LigerGELUMulFunction").apply(gate, up)
+    return liger_op("geglu", "LigerGELUMulFunction").apply(gate, up)
 
 
 def _swiglu_backward(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, ...]:
@@ -123,7 +126,7 @@ def _turned(name: str, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     q = x.clone(memory_format=torch.contiguous_format)[None].transpose(1, 2)
     k = q[:, :1].transpose(1, 2).clone().transpose(1, 2)
     tables = (torch.cat((table, table), -1).float() for table in (cos, sin))
-    turned: Tensor = _liger("rope", name)(q, k, *tables)[0]
+    turned: Tensor = liger_op("rope", name)(q, k, *tables)[0]
     return turned.transpose(1, 2)[0]
 
 
@@ -136,7 +139,7 @@ def _rope_backward(dy: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _losses(x: Tensor, target: Tensor, *, smoothing: float = 0.0, z: float = 0.0) -> Any:  # noqa: ANN401
-    function = _liger("cross_entropy", "LigerCrossEntropyFunction")
+    function = liger_op("cross_entropy", "LigerCrossEntropyFunction")
     return function.apply(x.clone(), target, None, -100, z, smoothing, "none")[0].float()
 
 

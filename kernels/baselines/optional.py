@@ -1,8 +1,11 @@
-"""Registration of peers whose packages needn't be installed."""
+"""Registration and import of peers whose packages needn't be installed."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from kernel_workbench.kernels.registry import Domain, absent, kernel
@@ -28,3 +31,20 @@ def peer(
         kernel(op, domain, numerics=numerics, priority=priority, name=name)(function)
     else:
         absent(op, name, f"not installed: pip install {package}")
+
+
+def imported_without(module: str, package: str) -> ModuleType:
+    """Import a module as if a package weren't installed, unless either has been imported before.
+
+    Args:
+        module: the module's full name.
+        package: a package that the module can do without, and that is slow to import.
+    """
+    if module in sys.modules or package in sys.modules:
+        return import_module(module)
+    # None is documented to make its import raise ModuleNotFoundError.
+    sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        return import_module(module)
+    finally:
+        del sys.modules[package]

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 import torch
@@ -31,7 +32,6 @@ from kernel_workbench.suites.sandbox.parcels import Parcel
 # Parts of names of peers that compile; nothing else tells that they do.
 _COMPILING = ("flex", "inductor", "compile", "liger")
 _SLOWEST_FIRST = ("flex", "inductor")
-_SLOWLY_IMPORTED = ("liger",)  # for 11 s in 16 processes at once: one process makes all calls
 _PLANNING = ("cudnn",)
 _FEWEST_PAIRS = 4
 _LIMIT_S = 300.0
@@ -81,8 +81,7 @@ def compile_ahead(
     compiling = [(kernel, case) for kernel, case in pairs if compiles(kernel)]
     if device.type == "cpu" and processes is None:
         return {}
-    shares = _shares(compiling)
-    count = processes or min(jobs_on_gpu(), len(shares))
+    count = processes or min(jobs_on_gpu(), len(compiling))
     if count < 2 or len(compiling) < _FEWEST_PAIRS:
         return {}
     print(
@@ -95,33 +94,20 @@ def compile_ahead(
         # Workers receive the signs. The search changes the process's default dtype, so it can't run
         # in a thread beside threads that draw inputs.
         op.found_signs()
-    ahead = _Ahead(device, shares, [] if timing is None else planned)
+    ahead = _Ahead(device, compiling, [] if timing is None else planned)
     return ahead.run([workers() for _ in range(count)], timing, meanwhile)
-
-
-def _shares(pairs: Iterable[_Pair]) -> list[list[_Pair]]:
-    """Return lists of pairs, each for one process; long ones first."""
-    together: dict[str, list[_Pair]] = {}
-    apart: list[list[_Pair]] = []
-    for pair in sorted(pairs, key=lambda pair_of: _rank(pair_of[0])):
-        word = _word_of(pair[0], _SLOWLY_IMPORTED)
-        if word is None:
-            apart.append([pair])
-        else:
-            together.setdefault(word, []).append(pair)
-    return [*together.values(), *apart]
 
 
 class _Ahead:
     def __init__(
-        self, device: torch.device, shares: Iterable[list[_Pair]], planned: Sequence[_Pair]
+        self, device: torch.device, compiling: Iterable[_Pair], planned: Sequence[_Pair]
     ) -> None:
         self._device, self._planned = device, planned
         self._inputs = threading.Lock()  # one case's at a time, because they take GPU memory
         self._stopped = threading.Event()
-        self._todo: SimpleQueue[list[_Pair]] = SimpleQueue()
-        for share in shares:
-            self._todo.put(share)
+        self._todo: SimpleQueue[_Pair] = SimpleQueue()
+        for pair in sorted(compiling, key=lambda pair_of: _rank(pair_of[0])):
+            self._todo.put(pair)
         self._first_calls: FirstCalls = {}
 
     def run(
@@ -153,23 +139,26 @@ class _Ahead:
 
     def _work(self, workers: Workers) -> None:
         try:
-            while self._call(workers, self._todo.get_nowait()):
-                pass
-        except Empty:
-            return
+            self._call(workers, self._remaining())
         finally:
             workers.close()
+
+    def _remaining(self) -> Iterator[_Pair]:
+        """Yield pairs that no other process has taken."""
+        with suppress(Empty):
+            while True:
+                yield self._todo.get_nowait()
 
     def _call(
         self,
         workers: Workers,
         pairs: Iterable[_Pair],
         goes_on: Callable[[], bool] = lambda: True,
-    ) -> bool:
-        """Make the first calls of pairs; return False if the process can make no more calls."""
+    ) -> None:
+        """Make the first calls of pairs, as long as the process can make calls."""
         for kernel, case in pairs:
             if self._stopped.is_set() or not goes_on():
-                return False
+                return
             try:
                 with self._inputs:
                     inputs = kernel.op.inputs(case, self._device)
@@ -181,11 +170,10 @@ class _Ahead:
             except (TaskError, torch.OutOfMemoryError):
                 continue  # its row will show the failure, or find memory
             except (KernelError, WorkersError):
-                return False
+                return
             seconds = result.get("seconds")
             if isinstance(seconds, float):
                 self._first_calls[kernel.op.name, kernel.name, case.id()] = seconds
-        return True
 
 
 def _rank(kernel: Kernel) -> int:

@@ -17,6 +17,7 @@ from torch import Tensor
 from kernel_workbench.kernels import all_kernels, registry
 from kernel_workbench.kernels.baselines import layer_norm_inductor, layer_norm_liger
 from kernel_workbench.kernels.baselines.layer_norm_torch import torch_eager
+from kernel_workbench.kernels.baselines.optional import imported_without
 from kernel_workbench.kernels.registry import all_absent
 from kernel_workbench.oracles import LAYER_NORM_BACKWARD
 from kernel_workbench.oracles.op import CONTIGUOUS, Case, Layout, TensorLayout
@@ -88,6 +89,26 @@ def _liger(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("liger_kernel", "liger_kernel.ops"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def test_peer_is_imported_without_a_package_that_it_only_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Liger imports peft to learn whether it is installed; later imports find peft again."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "slow_to_import.py").write_text("loaded = True")
+    asks = "try:\n    import slow_to_import\nexcept ImportError:\n    slow_to_import = None"
+    for name in ("asks_first", "asks_later"):
+        (tmp_path / f"{name}.py").write_text(asks)
+    for name in ("asks_first", "asks_later", "slow_to_import"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert imported_without("asks_first", "slow_to_import").slow_to_import is None
+    assert importlib.import_module("slow_to_import").loaded
+    assert imported_without("asks_first", "slow_to_import").slow_to_import is None
+    assert imported_without("asks_later", "slow_to_import").slow_to_import.loaded
+    with pytest.raises(ModuleNotFoundError, match="is_not_there"):
+        imported_without("is_not_there", "another_package")
+    assert "another_package" not in sys.modules
 
 
 @pytest.mark.usefixtures("_liger")

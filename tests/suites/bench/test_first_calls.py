@@ -129,21 +129,6 @@ def _peers(*names: str) -> list[tuple[Kernel, Case]]:
     return [(kernel, _case(m)) for kernel in kernels for m in range(1, 7)]
 
 
-def test_one_process_calls_a_peer_that_is_slow_to_import() -> None:
-    """Others take the rest meanwhile."""
-    several: list[_Noting] = []
-
-    def workers() -> Workers:
-        several.append(_Noting())
-        return cast("Workers", several[-1])
-
-    made = compile_ahead(_peers("inductor", "liger"), CPU, workers, processes=3)
-    assert len(made) == 12
-    calls = [worker.calls for worker in several]
-    assert sorted(names.count("liger") for names in calls) == [0, 0, 6]
-    assert sum(names.count("inductor") for names in calls) == 6
-
-
 def test_process_that_times_plans_while_others_compile() -> None:
     """Its own plans are in its memory alone; it stops when the others have ended."""
     timing = _Noting()
