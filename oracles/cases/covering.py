@@ -149,8 +149,9 @@ class Coverage:
         levels = self.op.allowed.factors[factor].levels
         parts = levels[level if level is not None else self._draw.choice(list(levels))]
         if self.in_turn and len(parts) > 1 and self._draw.random() < _IN_TURN:
-            fewest = min(map(self._uses_of, parts))
-            parts = tuple(part for part in parts if self._uses_of(part) == fewest)
+            uses = [self._uses_of(part) for part in parts]
+            fewest = min(uses)
+            parts = tuple(part for part, times in zip(parts, uses, strict=True) if times == fewest)
         return self._draw.choice(parts)
 
     def _uses_of(self, part: Part) -> int:

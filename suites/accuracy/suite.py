@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import pytest
 import torch
 
 from kernel_workbench.kernels.device import SIMULATED_SM_VARIABLE
@@ -214,6 +215,8 @@ class Accuracy(VerdictSuite):
     def _cases_of_run(self) -> tuple[Case, ...]:
         """Return the cases of the run that this process belongs to; note which it may try."""
         path = Path(self.options.planned_cases)
+        if not shards.wait_for(path):
+            raise pytest.UsageError("the run that this process belongs to has ended")
         spellings = [json.loads(line) for line in path.read_text().splitlines()]
         shares = [spelling.pop("share") for spelling in spellings]
         families = [spelling.pop("family") for spelling in spellings]
@@ -382,6 +385,26 @@ class Accuracy(VerdictSuite):
         """Return the row of a refused pair."""
         return [self.judge.refused(kernel, case, reason)]
 
+    def likely_jobs(self) -> int:
+        """Return the number of processes of a run of all kernels, which is large enough for them.
+
+        A run that the options narrow may be done before other processes have started.
+        """
+        options, is_cpu = self.options, self.device.type == "cpu"
+        narrow = (options.op, options.kernel, options.kernels, options.dtype, options.case)
+        alone = options.shard or options.in_process or options.list or (is_cpu and options.quick)
+        if any(narrow) or options.cases or alone:
+            return 0
+        if not is_cpu:
+            _ = self._free_bytes  # before those processes take memory
+        return options.jobs or (shards.cores() if is_cpu else shards.jobs_on_gpu())
+
+    @cached_property
+    def _free_bytes(self) -> int:
+        """The free bytes of the GPU before the run."""
+        free, _ = torch.cuda.mem_get_info()
+        return free
+
     def jobs(self, kept: Sequence[Pair]) -> tuple[int, bool]:
         """Return the number of processes, and True if a huge case has to be tried alone.
 
@@ -394,7 +417,7 @@ class Accuracy(VerdictSuite):
         if not wanted and kind == "cuda":
             cases = {case.id(): case for _, case in kept if not shards.is_huge(case, kind)}
             needed = map(shards.memory_of, cases.values())
-            jobs = min(jobs, shards.fitting_jobs(needed, torch.cuda.mem_get_info()[0]))
+            jobs = min(jobs, shards.fitting_jobs(needed, self._free_bytes))
         is_huge = any(shards.is_huge(case, kind) for _, case in kept)
         return min(jobs, shards.most_jobs(self.cases, kind)), is_huge
 

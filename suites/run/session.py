@@ -84,6 +84,7 @@ class Session(Generic[PairRow]):
         self.suite = make(self.options, config.stash[DEVICE])
         # From here on a failure has to end the suite's processes too.
         config.add_cleanup(self.suite.close)
+        self._early = self._started_early()
         with refusing(OpError):
             planned = self.suite.plan()
         self.pairs = {_names(pair): pair for pair in planned}
@@ -101,6 +102,21 @@ class Session(Generic[PairRow]):
         self._parent = os.getppid()
         if getattr(self.options, "fail_fast", False):
             config.option.maxfail = 1
+
+    def _started_early(self) -> shards.Shards | None:
+        """Start the processes of a large run before its cases are listed, which takes seconds."""
+        jobs, narrow = self.suite.likely_jobs(), self.config.option
+        if jobs < 2 or narrow.collectonly or narrow.keyword:
+            return None
+        early = self._processes(jobs)
+        self.config.add_cleanup(early.close)
+        early.start_early()
+        return early
+
+    def _processes(self, jobs: int, *more: str) -> shards.Shards:
+        """Return processes of this run, which aren't started yet."""
+        invocation = self.config.invocation_params
+        return shards.Shards(jobs, [*map(str, invocation.args), *more], invocation.dir)
 
     def _files(self) -> list[Path]:
         data = (*self.options.workloads, *self.options.cases)
@@ -208,15 +224,20 @@ class Session(Generic[PairRow]):
             self._plan_share(record, kept)
         self.progress.begin(None if self.suite.drawn else ran + len(kept), ran)
         if jobs > 1 and whole:
-            arguments = list(map(str, self.config.invocation_params.args))
-            if self._failed_before is not None:
-                arguments.append(f"--failed={self._failed_before.record}")
-            folder = self.config.invocation_params.dir
-            self.shards = shards.Shards(
-                jobs, is_huge, arguments, folder, self.suite.for_processes(jobs)
-            )
+            self.shards = self._shards(jobs)
+            self.shards.huge, self.shards.for_processes = is_huge, self.suite.for_processes(jobs)
             kept = []
+        if self._early is not None and self._early is not self.shards:
+            self._early.close()
         session.items[:] = kept
+
+    def _shards(self, jobs: int) -> shards.Shards:
+        """Return the run's processes: those that were started early, if they are the right ones."""
+        if self._failed_before is not None:
+            return self._processes(jobs, f"--failed={self._failed_before.record}")
+        if self._early is not None and self._early.count == jobs:
+            return self._early
+        return self._processes(jobs)
 
     def _plan_share(self, record: RunRecord[PairRow], kept: list[pytest.Item]) -> None:
         """Count the rows of this process's share; sort them where it takes family by family."""

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -48,6 +49,8 @@ _HUGE_BYTES = 2**31
 ON_DEMAND = {"cuda"}  # devices on which a process takes one family after the other
 _FAMILIES = 8  # families of a process on average, below which large ones are split
 _POLL_S = 0.1
+_WAIT_S = 0.02
+_KNOWN, _STARTER = "known", "starter"  # files in the folder of a run's processes
 _LINE: TypeAdapter[Line] = TypeAdapter(Line)
 
 
@@ -67,14 +70,18 @@ def default_jobs(device: str, pairs: int, seconds: float | None = None) -> int:
         return 1
     if device != "cpu":
         return jobs_on_gpu()
-    cores = len(os.sched_getaffinity(0))
-    saved = None if seconds is None else seconds * (1 - 1 / cores)
-    return 1 if saved is not None and saved < _START_S else cores
+    saved = None if seconds is None else seconds * (1 - 1 / cores())
+    return 1 if saved is not None and saved < _START_S else cores()
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def jobs_on_gpu() -> int:
     """Return the number of processes that share a GPU: one for each core, at most 16."""
-    return min(MOST_ON_GPU, len(os.sched_getaffinity(0)))
+    return min(MOST_ON_GPU, cores())
 
 
 def memory_of(case: Case) -> int:
@@ -247,46 +254,96 @@ class _Process:
         return f"share {self.number} of the run ended early, with status {code}:\n{last_lines}"
 
 
+def wait_for(known: Path) -> bool:
+    """Wait for the file of --known; return False if the process that writes it has ended.
+
+    known: the path of the file, whose folder the process that started this one has made.
+    """
+    with suppress(FileNotFoundError):  # the run removes the folder at its end
+        while not known.exists():
+            if os.getppid() != int((known.parent / _STARTER).read_text()):
+                return False
+            time.sleep(_WAIT_S)
+        return True
+    return False
+
+
 @dataclass(slots=True)
 class Shards:
-    """The processes of a run; iterate over `rows`, then read `problems` and `op_failures`."""
+    """The processes of a run; iterate over `rows`, then read `problems` and `op_failures`.
+
+    count          the number of processes, beside the one of huge cases
+    huge           there are cases to be tried alone, after the others
+    for_processes  the text of --known for each process
+    """
 
     count: int
-    huge: bool  # there are cases to be tried alone, after the others
     arguments: Sequence[str]
     cwd: Path
-    for_processes: str = ""  # the text of --known for each process
+    huge: bool = False
+    for_processes: str = ""
     problems: list[str] = field(default_factory=list)
     op_failures: list[str] = field(default_factory=list)
+    _early: bool = False
+    _folder: tempfile.TemporaryDirectory[str] | None = None
     _processes: list[_Process] = field(default_factory=list)
+
+    def start_early(self) -> None:
+        """Start the processes before --known has a text; they get ready and wait for it."""
+        self._early = True
+        self._begin()
+
+    def _begin(self) -> Path:
+        self._folder = tempfile.TemporaryDirectory(prefix="workbench-shards-")
+        folder = Path(self._folder.name)
+        (folder / _STARTER).write_text(str(os.getpid()))
+        if not self._early:
+            self._tell(folder)
+        for number in range(self.count):
+            self._processes.append(self._start(number, folder))
+        return folder
+
+    def _tell(self, folder: Path) -> None:
+        """Write the text of --known, whole at once."""
+        (folder / "text").write_text(self.for_processes)
+        (folder / "text").rename(folder / _KNOWN)
 
     def rows(self) -> Generator[AccuracyRow | FindRow, None, None]:
         """Start the processes and yield each row as it is written, until all have ended.
 
         Ctrl-C ends the processes: their rows are yielded before KeyboardInterrupt is raised.
         """
-        with tempfile.TemporaryDirectory(prefix="workbench-shards-") as folder:
-            (Path(folder) / "known").write_text(self.for_processes)
-            phases = [range(self.count)] + [range(self.count, self.count + 1)] * self.huge
-            try:
-                for phase in phases:
-                    for number in phase:
-                        self._processes.append(self._start(number, Path(folder)))
-                    while any(process.process.poll() is None for process in self._processes):
-                        yield from self._written()
-                        time.sleep(_POLL_S)
-                    yield from self._written()
-                for process in self._processes:
-                    problem = process.problem()
-                    self.problems += [] if problem is None else [problem]
-                    # Of a share these are sentences about ops of a user's file.
-                    self.op_failures += () if process.ended is None else process.ended.problems
-            except KeyboardInterrupt:
-                self._stop()
-                yield from self._written()
-                raise
-            finally:
-                self._stop()
+        try:
+            folder = self._begin() if self._folder is None else Path(self._folder.name)
+            if self._early:
+                self._tell(folder)
+            yield from self._until_all_ended()
+            if self.huge:
+                self._processes.append(self._start(self.count, folder))
+                yield from self._until_all_ended()
+            for process in self._processes:
+                problem = process.problem()
+                self.problems += [] if problem is None else [problem]
+                # Of a share these are sentences about ops of a user's file.
+                self.op_failures += () if process.ended is None else process.ended.problems
+        except KeyboardInterrupt:
+            self._stop()
+            yield from self._written()
+            raise
+        finally:
+            self.close()
+
+    def _until_all_ended(self) -> Iterator[AccuracyRow | FindRow]:
+        while any(process.process.poll() is None for process in self._processes):
+            yield from self._written()
+            time.sleep(_POLL_S)
+        yield from self._written()
+
+    def close(self) -> None:
+        """Kill the processes that still run, and remove their records."""
+        self._stop()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def _start(self, number: int, folder: Path) -> _Process:
         own = folder / str(number)
@@ -294,7 +351,7 @@ class Shards:
         environment = {name: value for name, value in os.environ.items() if name != RECORD_NOTE}
         command = [sys.executable, "-m", "pytest", *self.arguments]
         command += ["--jobs=1", f"--shard={number}/{self.count}", f"--results={own}"]
-        command += [f"--known={folder / 'known'}"] * bool(self.for_processes)
+        command += [f"--known={folder / _KNOWN}"] * (self._early or bool(self.for_processes))
         with (own / "output").open("wb") as output:
             process = subprocess.Popen(
                 command,

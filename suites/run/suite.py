@@ -138,6 +138,10 @@ class Suite(Generic[PairRow]):
         del kept
         return 1, False
 
+    def likely_jobs(self) -> int:
+        """Return the number of processes that the options make likely, before `plan`; 0: none."""
+        return 0
+
     def for_processes(self, count: int) -> str:
         """Return what the run's other processes, `count` of them, read with --known."""
         del count

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from kernel_workbench.oracles import OPS
 from kernel_workbench.oracles.op import Case
 from kernel_workbench.reports.record import Record, RunEnd, latest, read
+from kernel_workbench.suites.accuracy.suite import Accuracy
 from kernel_workbench.suites.run import shards
+from kernel_workbench.suites.run.option_table import AccuracyOptions, options_from
+from kernel_workbench.suites.run.options import SuiteOptions
 from kernel_workbench.suites.run.shards import default_jobs, is_huge, most_jobs, shares_of
 from kernel_workbench.suites.sandbox.wire import spelled
 from tests import ROOT
@@ -123,6 +129,68 @@ main(sys.argv[1:])
         rows.append(sorted((row.kernel, row.case.id, row.status) for row in record.rows))
     assert rows[0] == rows[1]
     assert len(rows[0]) > 20
+
+
+_EARLY = """
+import sys
+from kernel_workbench.suites.accuracy.suite import Accuracy
+from kernel_workbench.suites.run import shards
+def start_early(self):
+    start(self)
+    print("early:", *(process.process.pid for process in self._processes))
+start, shards.Shards.start_early = shards.Shards.start_early, start_early
+Accuracy.likely_jobs = lambda self: 0 if self.options.shard else 2
+from kernel_workbench.__main__ import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("jobs", [2, 3, 1])
+def test_processes_that_start_early_have_the_rows_of_any_run(tmp_path: Path, jobs: int) -> None:
+    """Others take their place where the run turns out to have another number of processes."""
+    run = ("accuracy", "--device=cpu", *_SMALL, "--kernel=delta", f"--jobs={jobs}")
+    rows = []
+    for folder, program in (("early", ("-c", _EARLY)), ("late", ("-m", "kernel_workbench"))):
+        ran = run_python(*program, *run, f"--results={tmp_path / folder}")
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        assert ("early:" in ran.stdout) == (folder == "early")
+        record = read(latest(tmp_path / folder))
+        rows.append(sorted((row.kernel, row.case.id, row.status) for row in record.rows))
+    assert rows[0] == rows[1]
+    assert len(rows[0]) > 20
+
+
+def test_processes_that_start_early_end_with_a_run_that_is_refused(tmp_path: Path) -> None:
+    """They wait for its cases, which never come."""
+    run = ("accuracy", "--device=cpu", "--tier=none", f"--results={tmp_path}")
+    ran = run_python("-c", _EARLY, *run)
+    assert (ran.returncode, "there is no such tier" in ran.stdout + ran.stderr) == (2, True)
+    (line,) = (line for line in ran.stdout.splitlines() if line.startswith("early:"))
+    assert not any(Path("/proc", pid).exists() for pid in line.split()[1:])
+
+
+def test_process_that_waits_ends_when_its_run_has_ended(tmp_path: Path) -> None:
+    """It would wait forever for a run that was killed, or that has removed its folder."""
+    known, starter = tmp_path / "known", tmp_path / "starter"
+    assert not shards.wait_for(known)
+    starter.write_text("1234567890")
+    assert not shards.wait_for(known)
+    starter.write_text(str(os.getppid()))
+    threading.Timer(0.05, known.touch).start()
+    assert shards.wait_for(known)
+
+
+def test_large_runs_alone_start_processes_early() -> None:
+    """A run of few kernels or cases may be done before other processes have started."""
+
+    def likely(*words: str) -> int:
+        options = options_from(AccuracyOptions, SuiteOptions("accuracy").read(list(words)))
+        return Accuracy(options, torch.device("cpu")).likely_jobs()
+
+    assert likely("--jobs=3") == 3
+    assert likely() == shards.cores()
+    for word in ("--kernel=delta", "--op=attention_delta", "--quick", "--list", "--in-process"):
+        assert likely(word) == 0
 
 
 def test_small_runs_stay_in_one_process() -> None:
