@@ -293,7 +293,8 @@ class BenchRow(MergedLine):
         default=None, description="calls of a pass"
     )
     judged_passes: Annotated[Whole | None, RowField(merge="smallest")] = Field(
-        default=None, description="passes, of each of which two outputs were judged afterwards"
+        default=None,
+        description="judged passes: outputs of the first were judged, of a user's kernel of each",
     )
     unconfirmed: Annotated[str | None, RowField(merge="any")] = Field(
         default=None,

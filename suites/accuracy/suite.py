@@ -392,8 +392,9 @@ class Accuracy(VerdictSuite):
         """
         options, is_cpu = self.options, self.device.type == "cpu"
         narrow = (options.op, options.kernel, options.kernels, options.dtype, options.case)
-        alone = options.shard or options.in_process or options.list or (is_cpu and options.quick)
-        if any(narrow) or options.cases or alone:
+        alone = options.shard, options.in_process, options.list, is_cpu and options.quick
+        rest = options.cases, options.lf, options.failed, options.resume, options.done
+        if any((*narrow, *alone, *rest)):
             return 0
         if not is_cpu:
             _ = self._free_bytes  # before those processes take memory

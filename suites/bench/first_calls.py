@@ -32,7 +32,7 @@ from kernel_workbench.suites.sandbox.parcels import Parcel
 # Parts of names of peers that compile; nothing else tells that they do.
 _COMPILING = ("flex", "inductor", "compile", "liger")
 _SLOWEST_FIRST = ("flex", "inductor")
-_PLANNING = ("cudnn",)
+_PLANNING = "cudnn"
 _FEWEST_PAIRS = 4
 _LIMIT_S = 300.0
 
@@ -43,14 +43,12 @@ Meanwhile = Callable[[Callable[[], bool]], None]
 
 def compiles(kernel: Kernel) -> bool:
     """Return True if a kernel's first call compiles, which takes seconds."""
-    return kernel.origin != "baseline" or _word_of(kernel, _COMPILING) is not None
+    return kernel.origin != "baseline" or any(word in kernel.name for word in _COMPILING)
 
 
-def _word_of(kernel: Kernel, words: Iterable[str]) -> str | None:
-    """Return the first of the words that is part of a peer's name, or None."""
-    if kernel.origin != "baseline":
-        return None
-    return next((word for word in words if word in kernel.name), None)
+def _plans(kernel: Kernel) -> bool:
+    """Return True if a kernel's first call plans, for its own process alone."""
+    return kernel.origin == "baseline" and _PLANNING in kernel.name
 
 
 def compile_ahead(
@@ -89,7 +87,8 @@ def compile_ahead(
         file=sys.stderr,
         flush=True,
     )
-    planned = [(kernel, case) for kernel, case in pairs if _word_of(kernel, _PLANNING)]
+    planned = [(kernel, case) for kernel, case in pairs if _plans(kernel)]
+    planned.sort(key=lambda pair: pair[0].name != _PLANNING)  # torch_cudnn plans more quickly
     for op in {kernel.op.name: kernel.op for kernel, _ in (*compiling, *planned)}.values():
         # Workers receive the signs. The search changes the process's default dtype, so it can't run
         # in a thread beside threads that draw inputs.

@@ -18,8 +18,8 @@ outputs by address, or works on another stream has wrong outputs or shows its fu
 
 A user's kernel gets new values for each set, and two outputs of every pass are judged. Kernels of
 the workbench and its peers, for which nobody is rewarded, get the case's values with new signs,
-whose truth the run already has, and two outputs of the first pass of a try are judged; without a
-symmetry of signs these kernels get the case's own values.
+whose truth the run already has, and two outputs of the first pass of a try are judged, of a peer
+one; without a symmetry of signs these kernels get the case's own values.
 
 If a call is so short that its host time hides it, or if two sets of inputs don't fit, the row says
 that its figure is only the worker's claim.
@@ -63,7 +63,7 @@ _PASS_S = {"cuda": 0.008, "cpu": 0.03}
 _FEWEST_PASSES, _MOST_PASSES = 3, {"cuda": 8, "cpu": 3}
 _PASSES_OF_BASELINES = 1
 _PRECISION = 0.02  # of the mean of passes
-_JUDGED = 2  # sets of each pass
+_JUDGED, _JUDGED_OF_BASELINES = 2, 1  # sets of a pass
 _MOST_CHANGES = 8  # of signs in a pass
 _CACHES = 4  # the sets of a cold pass fill so many times the last level of cache
 _WARM_SHARE = 4  # the sets of a warm pass fill at most this fraction of the cache
@@ -360,7 +360,8 @@ class JudgedPasses:
             seconds = calls.run(order, timing.flushes)
             if self.run.device.type == "cuda":
                 rest_s = min(0.5, _REST * seconds)
-            drawn = _secret.sample(order, _JUDGED) if values.every_pass or not figures else []
+            judged = _JUDGED_OF_BASELINES if values.kernel.origin == "baseline" else _JUDGED
+            drawn = _secret.sample(order, judged) if values.every_pass or not figures else []
             outputs = {number: calls.read(number) for number in drawn}
             for number in drawn:
                 problem = values.problem(number, outputs[number])

@@ -189,7 +189,14 @@ def test_large_runs_alone_start_processes_early() -> None:
 
     assert likely("--jobs=3") == 3
     assert likely() == shards.cores()
-    for word in ("--kernel=delta", "--op=attention_delta", "--quick", "--list", "--in-process"):
+    for word in (
+        "--kernel=delta",
+        "--op=attention_delta",
+        "--quick",
+        "--list",
+        "--in-process",
+        "--lf",
+    ):
         assert likely(word) == 0
 
 
