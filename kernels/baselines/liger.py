@@ -56,7 +56,7 @@ Function = Callable[..., Any]
 _IN_PLACE = False  # write gradients to new memory
 
 
-def liger_op(module: str, name: str) -> Any:  # noqa: ANN401
+def liger_op(module: str, name: str) -> Any:  # noqa: ANN401  (Liger has no types)
     """Return an object of Liger's, which takes seconds to import.
 
     Liger asks whether peft is installed by importing it, and with it transformers, in 10 s. Its

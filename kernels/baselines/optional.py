@@ -42,8 +42,8 @@ def imported_without(module: str, package: str) -> ModuleType:
     """
     if module in sys.modules or package in sys.modules:
         return import_module(module)
-    # None is documented to make its import raise ModuleNotFoundError.
-    sys.modules[package] = None  # type: ignore[assignment]
+    # None makes the import of its name raise ModuleNotFoundError, as Python's reference says.
+    sys.modules[package] = None  # type: ignore[assignment]  # typeshed leaves None out
     try:
         return import_module(module)
     finally:

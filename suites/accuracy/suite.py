@@ -181,6 +181,8 @@ class Accuracy(VerdictSuite):
     def __init__(self, options: AccuracyOptions, device: torch.device) -> None:
         super().__init__(options, device)
         self.cases: tuple[Case, ...] = ()
+        # Processes that start before the cases are listed take memory.
+        self._free_bytes = torch.cuda.mem_get_info()[0] if device.type == "cuda" else 0
 
     def plan(self) -> Sequence[Pair]:
         """Return all kernels on all cases of their ops."""
@@ -396,15 +398,7 @@ class Accuracy(VerdictSuite):
         rest = options.cases, options.lf, options.failed, options.resume, options.done
         if any((*narrow, *alone, *rest)):
             return 0
-        if not is_cpu:
-            _ = self._free_bytes  # before those processes take memory
-        return options.jobs or (shards.cores() if is_cpu else shards.jobs_on_gpu())
-
-    @cached_property
-    def _free_bytes(self) -> int:
-        """The free bytes of the GPU before the run."""
-        free, _ = torch.cuda.mem_get_info()
-        return free
+        return options.jobs or shards.default_jobs(self.device.type, shards.FEWEST_PAIRS)
 
     def jobs(self, kept: Sequence[Pair]) -> tuple[int, bool]:
         """Return the number of processes, and True if a huge case has to be tried alone.

@@ -55,8 +55,8 @@ def compile_ahead(
     pairs: Sequence[_Pair],
     device: torch.device,
     workers: Callable[[], Workers],
+    timing: Workers,
     *,
-    timing: Workers | None = None,
     meanwhile: Meanwhile = lambda _: None,
     processes: int | None = None,
 ) -> FirstCalls:
@@ -93,7 +93,7 @@ def compile_ahead(
         # Workers receive the signs. The search changes the process's default dtype, so it can't run
         # in a thread beside threads that draw inputs.
         op.found_signs()
-    ahead = _Ahead(device, compiling, [] if timing is None else planned)
+    ahead = _Ahead(device, compiling, planned)
     return ahead.run([workers() for _ in range(count)], timing, meanwhile)
 
 
@@ -109,9 +109,7 @@ class _Ahead:
             self._todo.put(pair)
         self._first_calls: FirstCalls = {}
 
-    def run(
-        self, several: Sequence[Workers], timing: Workers | None, meanwhile: Meanwhile
-    ) -> FirstCalls:
+    def run(self, several: Sequence[Workers], timing: Workers, meanwhile: Meanwhile) -> FirstCalls:
         """Run until all has been compiled; on Ctrl-C end the running calls."""
         with ThreadPoolExecutor(len(several) + 1) as threads:
             try:
@@ -120,16 +118,13 @@ class _Ahead:
                 def goes_on() -> bool:
                     return not all(future.done() for future in futures)
 
-                if timing is not None:
-                    plans = threads.submit(self._call, timing, self._planned, goes_on)
+                plans = threads.submit(self._call, timing, self._planned, goes_on)
                 meanwhile(goes_on)
-                for future in futures:
+                for future in (*futures, plans):
                     future.result()
-                if timing is not None:
-                    plans.result()
             except BaseException:
                 self._stopped.set()
-                for workers in several if timing is None else (*several, timing):
+                for workers in (*several, timing):
                     workers.kill()
                 raise
         if self._device.type == "cuda":

@@ -18,8 +18,8 @@ outputs by address, or works on another stream has wrong outputs or shows its fu
 
 A user's kernel gets new values for each set, and two outputs of every pass are judged. Kernels of
 the workbench and its peers, for which nobody is rewarded, get the case's values with new signs,
-whose truth the run already has, and two outputs of the first pass of a try are judged, of a peer
-one; without a symmetry of signs these kernels get the case's own values.
+whose truth the run already has. Two outputs of the first pass of a try are judged, and one output
+of a peer's. Without a symmetry of signs these kernels get the case's own values.
 
 If a call is so short that its host time hides it, or if two sets of inputs don't fit, the row says
 that its figure is only the worker's claim.
@@ -55,8 +55,8 @@ _secret = secrets.SystemRandom()
 _MOST_BYTES = {"cuda": 2**33, "cpu": 2**27}
 _MOST_SHARE = 4  # sets take at most this fraction of a GPU's free memory
 _MOST_SETS, _FEWEST_SETS = 64, 2
-# The fewest calls of a pass if they fit. Two of them are judged, and a user's kernel that computes
-# only some of them must not guess which.
+# The fewest calls of a pass if they fit. A user's kernel makes more: one that computes only some of
+# them must not guess which are judged.
 _FEWEST_CALLS, _FEWEST_OF_USERS = 3, 8
 _FIRST_CALLS = 2  # before the first pass
 _PASS_S = {"cuda": 0.008, "cpu": 0.03}
@@ -128,7 +128,7 @@ class _ChangedSigns:
     fewest_calls: int = _FEWEST_CALLS
 
     def fill(self, calls: SharedCalls, numbers: Sequence[int]) -> None:
-        """Fill sets with new signs; a few sets get the same signs, because a change takes 1 ms."""
+        """Fill sets with new signs; a change takes 1 ms, so that a few sets get the same signs."""
         few = math.ceil(len(numbers) / _MOST_CHANGES)
         for start in range(0, len(numbers), few):
             seed = _secret.getrandbits(31)
@@ -351,6 +351,7 @@ class JudgedPasses:
         """
         figures: list[float] = []
         most, rest_s, filling_s = _MOST_PASSES[self.run.device.type], 0.0, 0.0
+        judged = _JUDGED_OF_BASELINES if values.kernel.origin == "baseline" else _JUDGED
         while len(figures) < most and not _is_enough(figures, limit_us, fewest):
             order = _secret.sample(range(calls.count), timing.length)
             time.sleep(max(0.0, rest_s - filling_s))  # a device that slept last would be slower
@@ -360,7 +361,6 @@ class JudgedPasses:
             seconds = calls.run(order, timing.flushes)
             if self.run.device.type == "cuda":
                 rest_s = min(0.5, _REST * seconds)
-            judged = _JUDGED_OF_BASELINES if values.kernel.origin == "baseline" else _JUDGED
             drawn = _secret.sample(order, judged) if values.every_pass or not figures else []
             outputs = {number: calls.read(number) for number in drawn}
             for number in drawn:

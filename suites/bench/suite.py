@@ -153,14 +153,14 @@ class BenchSuite(Suite[BenchRow]):
         return [self.bench.refused(kernel, case, reason)]
 
     def prepare(self, kept: Sequence[Pair]) -> None:
-        """Compile ahead, in several processes, and plan and compute truths meanwhile."""
+        """Compile ahead in several processes; meanwhile plan, and compute truths."""
         if self.tracers is not None:
             self.tracers.prepare()
         workers = partial(self._new_workers, builds=False)  # the run's own workers have built all
         most = (self.machine.memory_bytes or 0) // _TRUTHS_OF_MEMORY
         meanwhile = partial(self.judge.compute_ahead, kept, most_bytes=most)
         self.bench.first_calls |= compile_ahead(
-            kept, self.device, workers, timing=self.workers, meanwhile=meanwhile
+            kept, self.device, workers, self.workers, meanwhile=meanwhile
         )
 
     def measure(self, kernel: Kernel, case: Case) -> Sequence[BenchRow]:

@@ -84,6 +84,7 @@ class Session(Generic[PairRow]):
         self.suite = make(self.options, config.stash[DEVICE])
         # From here on a failure has to end the suite's processes too.
         config.add_cleanup(self.suite.close)
+        self._failed_before: earlier_run.FailedRows | None = None
         self._early = self._started_early()
         with refusing(OpError):
             planned = self.suite.plan()
@@ -97,7 +98,6 @@ class Session(Generic[PairRow]):
         self._failed = self._beside = self._short = 0
         self._stopped = ""  # why the run ended before its last row, as --max-seconds asked
         self._left_out: str | None = None  # the name of a row that -k leaves out
-        self._failed_before: earlier_run.FailedRows | None = None
         self._accepted, self._accept = _accepted_of(self.options)
         self._parent = os.getppid()
         if getattr(self.options, "fail_fast", False):
@@ -110,13 +110,15 @@ class Session(Generic[PairRow]):
             return None
         early = self._processes(jobs)
         self.config.add_cleanup(early.close)
-        early.start_early()
+        early.start()
         return early
 
-    def _processes(self, jobs: int, *more: str) -> shards.Shards:
+    def _processes(self, jobs: int) -> shards.Shards:
         """Return processes of this run, which aren't started yet."""
-        invocation = self.config.invocation_params
-        return shards.Shards(jobs, [*map(str, invocation.args), *more], invocation.dir)
+        arguments = list(map(str, self.config.invocation_params.args))
+        if self._failed_before is not None:
+            arguments.append(f"--failed={self._failed_before.record}")
+        return shards.Shards(jobs, arguments, self.config.invocation_params.dir)
 
     def _files(self) -> list[Path]:
         data = (*self.options.workloads, *self.options.cases)
@@ -233,11 +235,10 @@ class Session(Generic[PairRow]):
 
     def _shards(self, jobs: int) -> shards.Shards:
         """Return the run's processes: those that were started early, if they are the right ones."""
-        if self._failed_before is not None:
-            return self._processes(jobs, f"--failed={self._failed_before.record}")
-        if self._early is not None and self._early.count == jobs:
-            return self._early
-        return self._processes(jobs)
+        early, fresh = self._early, self._processes(jobs)
+        if early is not None and (early.count, early.arguments) == (jobs, fresh.arguments):
+            return early
+        return fresh
 
     def _plan_share(self, record: RunRecord[PairRow], kept: list[pytest.Item]) -> None:
         """Count the rows of this process's share; sort them where it takes family by family."""

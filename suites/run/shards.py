@@ -70,18 +70,14 @@ def default_jobs(device: str, pairs: int, seconds: float | None = None) -> int:
         return 1
     if device != "cpu":
         return jobs_on_gpu()
-    saved = None if seconds is None else seconds * (1 - 1 / cores())
-    return 1 if saved is not None and saved < _START_S else cores()
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0))
+    saved = None if seconds is None else seconds * (1 - 1 / cores)
+    return 1 if saved is not None and saved < _START_S else cores
 
 
 def jobs_on_gpu() -> int:
     """Return the number of processes that share a GPU: one for each core, at most 16."""
-    return min(MOST_ON_GPU, cores())
+    return min(MOST_ON_GPU, len(os.sched_getaffinity(0)))
 
 
 def memory_of(case: Case) -> int:
@@ -274,49 +270,38 @@ class Shards:
 
     count          the number of processes, beside the one of huge cases
     huge           there are cases to be tried alone, after the others
-    for_processes  the text of --known for each process
+    for_processes  the text of --known for each process, which may follow when they have started;
+                   None: it follows; empty: there is none
     """
 
     count: int
     arguments: Sequence[str]
     cwd: Path
     huge: bool = False
-    for_processes: str = ""
+    for_processes: str | None = None
     problems: list[str] = field(default_factory=list)
     op_failures: list[str] = field(default_factory=list)
-    _early: bool = False
     _folder: tempfile.TemporaryDirectory[str] | None = None
     _processes: list[_Process] = field(default_factory=list)
 
-    def start_early(self) -> None:
-        """Start the processes before --known has a text; they get ready and wait for it."""
-        self._early = True
-        self._begin()
-
-    def _begin(self) -> Path:
+    def start(self) -> Path:
+        """Start the processes, which get ready and wait for the text; return their folder."""
         self._folder = tempfile.TemporaryDirectory(prefix="workbench-shards-")
         folder = Path(self._folder.name)
         (folder / _STARTER).write_text(str(os.getpid()))
-        if not self._early:
-            self._tell(folder)
         for number in range(self.count):
             self._processes.append(self._start(number, folder))
         return folder
 
-    def _tell(self, folder: Path) -> None:
-        """Write the text of --known, whole at once."""
-        (folder / "text").write_text(self.for_processes)
-        (folder / "text").rename(folder / _KNOWN)
-
     def rows(self) -> Generator[AccuracyRow | FindRow, None, None]:
-        """Start the processes and yield each row as it is written, until all have ended.
+        """Yield each row as the processes write it, until all have ended.
 
         Ctrl-C ends the processes: their rows are yielded before KeyboardInterrupt is raised.
         """
         try:
-            folder = self._begin() if self._folder is None else Path(self._folder.name)
-            if self._early:
-                self._tell(folder)
+            folder = self.start() if self._folder is None else Path(self._folder.name)
+            (folder / "text").write_text(self.for_processes or "")
+            (folder / "text").rename(folder / _KNOWN)  # whole at once
             yield from self._until_all_ended()
             if self.huge:
                 self._processes.append(self._start(self.count, folder))
@@ -351,7 +336,7 @@ class Shards:
         environment = {name: value for name, value in os.environ.items() if name != RECORD_NOTE}
         command = [sys.executable, "-m", "pytest", *self.arguments]
         command += ["--jobs=1", f"--shard={number}/{self.count}", f"--results={own}"]
-        command += [f"--known={folder / _KNOWN}"] * (self._early or bool(self.for_processes))
+        command += [f"--known={folder / _KNOWN}"] * (self.for_processes != "")
         with (own / "output").open("wb") as output:
             process = subprocess.Popen(
                 command,

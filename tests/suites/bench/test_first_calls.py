@@ -62,7 +62,7 @@ def test_first_calls_are_told_pair_by_pair() -> None:
         asked.append(goes_on())
         wait_for(lambda: not goes_on())
 
-    made = compile_ahead(pairs, CPU, _workers, meanwhile=meanwhile, processes=2)
+    made = compile_ahead(pairs, CPU, _workers, _workers(), meanwhile=meanwhile, processes=2)
     assert asked == [True]
     assert made.keys() == {(kernel.op.name, kernel.name, case.id()) for _, case in pairs}
     assert all(seconds > 0 for seconds in made.values())
@@ -99,13 +99,15 @@ def test_signs_are_looked_for_before_there_are_threads(monkeypatch: pytest.Monke
         case_of(kernel.op.name, {"m": m, "n": 8}, reference._SINGLE, "ci") for m in range(1, 9)
     ]
     pairs = [(kernel, case) for case in cases]
-    made = compile_ahead(pairs, CPU, cast("Callable[[], Workers]", _Asking), processes=2)
+    made = compile_ahead(
+        pairs, CPU, cast("Callable[[], Workers]", _Asking), cast("Workers", _Asking()), processes=2
+    )
     assert len(made) == len(cases)
     assert searched == [threading.main_thread()]
 
 
 class _Noting(_Asking):
-    """Workers that note the calls of their process; the first call of each peer waits."""
+    """Workers that note the calls of their process, each of which takes 10 ms."""
 
     def __init__(self, fails: type[Exception] | None = None) -> None:
         self.calls: list[str] = []
@@ -117,9 +119,6 @@ class _Noting(_Asking):
         if self.fails is not None:
             raise self.fails("no memory")
         return {"seconds": 1.0}, {}
-
-    def kill(self) -> None:
-        """Nothing runs."""
 
 
 def _peers(*names: str) -> list[tuple[Kernel, Case]]:
@@ -140,7 +139,7 @@ def test_process_that_times_plans_while_others_compile() -> None:
         _peers("inductor", "torch_cudnn", "cudnn"),
         CPU,
         lambda: cast("Workers", _Noting()),
-        timing=cast("Workers", timing),
+        cast("Workers", timing),
         meanwhile=meanwhile,
         processes=2,
     )
@@ -158,7 +157,7 @@ def test_call_without_memory_is_left_to_its_row() -> None:
         _peers("inductor", "cudnn"),
         CPU,
         lambda: cast("Workers", _Noting(torch.OutOfMemoryError)),
-        timing=cast("Workers", timing),
+        cast("Workers", timing),
         processes=2,
     )
     assert made == {}
@@ -213,7 +212,7 @@ def test_interrupt_ends_all_processes_at_once(
     threading.Thread(target=interrupt).start()
     pairs = [(kernel, _case(m)) for m in range(1, 9)]
     with pytest.raises(KeyboardInterrupt):
-        compile_ahead(pairs, CPU, workers, processes=3)
+        compile_ahead(pairs, CPU, workers, workers(), processes=3)
     assert not (tmp_path / "waited").exists()
     end_children(frozenset(map(int, before)))
     assert _children() <= before
@@ -246,6 +245,6 @@ def test_nothing_is_made_ahead_on_a_cpu_or_of_what_does_not_compile() -> None:
     assert compiles(kernels["inductor"])
     assert not compiles(kernels["torch_native"])
     pairs = [(kernels["row_persistent"], _case(m)) for m in range(1, 9)]
-    assert compile_ahead(pairs, CPU, _workers) == {}
+    assert compile_ahead(pairs, CPU, _workers, _workers()) == {}
     native = [(kernels["torch_native"], case) for _, case in pairs]
-    assert compile_ahead(native, CPU, _workers, processes=2) == {}
+    assert compile_ahead(native, CPU, _workers, _workers(), processes=2) == {}
