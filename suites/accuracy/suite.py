@@ -181,6 +181,7 @@ class Accuracy(VerdictSuite):
     def __init__(self, options: AccuracyOptions, device: torch.device) -> None:
         super().__init__(options, device)
         self.cases: tuple[Case, ...] = ()
+        self._refusals: dict[tuple[str, str, str], str | None] = {}
         # Processes that start before the cases are listed take memory.
         self._free_bytes = torch.cuda.mem_get_info()[0] if device.type == "cuda" else 0
 
@@ -217,7 +218,10 @@ class Accuracy(VerdictSuite):
     def _cases_of_run(self) -> tuple[Case, ...]:
         """Return the cases of the run that this process belongs to; note which it may try."""
         path = Path(self.options.planned_cases)
-        if not shards.wait_for(path):
+        ahead = None if self.workers is None else self.workers.prepare_worker
+        with refusing(WorkersError):
+            has_cases = shards.wait_for(path, ahead)
+        if not has_cases:
             raise pytest.UsageError("the run that this process belongs to has ended")
         spellings = [json.loads(line) for line in path.read_text().splitlines()]
         shares = [spelling.pop("share") for spelling in spellings]
@@ -264,7 +268,7 @@ class Accuracy(VerdictSuite):
             served = [
                 case
                 for case in mine
-                if any(self.judge.refusal(kernel, case) is None for kernel in gating)
+                if any(self._refusal(kernel, case) is None for kernel in gating)
             ]
             refused = set(mine) - set(served)
             ordered += by_early_death(op, served)
@@ -284,7 +288,7 @@ class Accuracy(VerdictSuite):
                 self.judge.learn(kernel, listed)
 
             def serves(case: Case, own: Sequence[Kernel] = own) -> bool:
-                return any(self.judge.refusal(kernel, case) is None for kernel in own)
+                return any(self._refusal(kernel, case) is None for kernel in own)
 
             served = quick_cases(op, listed, serves) or self._own_cases(own)
             chosen += (served or listed)[:MOST_CASES]
@@ -321,7 +325,7 @@ class Accuracy(VerdictSuite):
             return False
         twins = self._twins.get((kernel.op.name, kernel.name), (kernel,))
         chosen = twins[crc32(case.id().encode()) % len(twins)]
-        return chosen is kernel or self.judge.refusal(chosen, case) is not None
+        return chosen is kernel or self._refusal(chosen, case) is not None
 
     @cached_property
     def _twins(self) -> dict[tuple[str, str], tuple[Kernel, Kernel]]:
@@ -358,11 +362,18 @@ class Accuracy(VerdictSuite):
 
     def refusal(self, kernel: Kernel, case: Case) -> str | None:
         """Return why the kernel doesn't serve the case, or lacks the named configurations."""
-        refusal = self.judge.refusal(kernel, case)
+        refusal = self._refusal(kernel, case)
         if refusal is None and not self._configured(kernel, case):
             named = " or ".join(self.options.configuration)
             return f"has no configuration {named} for the case"
         return refusal
+
+    def _refusal(self, kernel: Kernel, case: Case) -> str | None:
+        """Return why the kernel doesn't serve the case; each pair is asked about several times."""
+        pair = kernel.op.name, kernel.name, case.id()
+        if pair not in self._refusals:
+            self._refusals[pair] = self.judge.refusal(kernel, case)
+        return self._refusals[pair]
 
     def _configured(self, kernel: Kernel, case: Case) -> list[Kernel]:
         """Return the kernel with each configuration to try.

@@ -86,6 +86,8 @@ class Session(Generic[PairRow]):
         config.add_cleanup(self.suite.close)
         self._failed_before: earlier_run.FailedRows | None = None
         self._early = self._started_early()
+        if self._is_share:  # its cases aren't known yet
+            self._describe_machine()
         with refusing(OpError):
             planned = self.suite.plan()
         self.pairs = {_names(pair): pair for pair in planned}
@@ -102,6 +104,22 @@ class Session(Generic[PairRow]):
         self._parent = os.getppid()
         if getattr(self.options, "fail_fast", False):
             config.option.maxfail = 1
+
+    @property
+    def _is_share(self) -> bool:
+        """True in a process of a larger run, even before the process knows its cases."""
+        return bool(getattr(self.options, "shard", ""))
+
+    def _describe_machine(self) -> None:
+        """Set the environment of the suite's record."""
+        suite = self.suite
+        suite.machine = describe_machine(
+            suite.device,
+            suite.sm,
+            strict=suite.strict,
+            unchecked=suite.unchecked,
+            hash_uuid=self.options.hash_uuid,
+        )
 
     def _started_early(self) -> shards.Shards | None:
         """Start the processes of a large run before its cases are listed, which takes seconds."""
@@ -280,16 +298,13 @@ class Session(Generic[PairRow]):
                 can't be written.
         """
         suite, options = self.suite, self.options
-        suite.machine = describe_machine(
-            suite.device,
-            suite.sm,
-            strict=suite.strict,
-            unchecked=suite.unchecked,
-            hash_uuid=options.hash_uuid,
-        )
+        if not self._is_share:
+            self._describe_machine()
         with refusing(KernelError):
             kernels = tuple(
-                kernel_info(kernel, suite.sm, named=options.kernel) for kernel in suite.kernels
+                kernel_info(kernel, suite.sm, named=options.kernel)
+                for kernel in suite.kernels
+                if not self._is_share  # the run's record describes them
             )
         header: dict[str, Any] = {
             "suite": suite.name,

@@ -141,6 +141,15 @@ class ForkServer:
         """
         self._prepared = self._forked({"waits": True})
 
+    def prepare_if_ready(self) -> None:
+        """Start the next worker ahead if the server has loaded its modules; don't wait for it.
+
+        Raises:
+            WorkersError: if the server has ended.
+        """
+        if self._prepared is None and (self.ready or self.line.is_readable()):
+            self.prepare()
+
     def fork(self, message: Message) -> WorkerProcess:
         """Start a worker, or take the prepared one, which answers `message` first.
 

@@ -453,6 +453,16 @@ class Workers:
         if self._killed:  # asked after the start: `kill` sees the server, or is seen here
             raise WorkersError("the workers were killed")
 
+    def prepare_worker(self) -> None:
+        """Start the first worker ahead if the server has loaded; return soon. Raises WorkersError.
+
+        On a GPU the worker then has its context of CUDA, which takes seconds where many processes
+        create theirs.
+        """
+        self.prepare()
+        if self.server is not None and self._worker is None:
+            self.server.prepare_if_ready()
+
     def renew(self) -> None:
         """End the worker; the next call gets another one."""
         self.script.end()

@@ -17,6 +17,7 @@ import torch
 from kernel_workbench.suites.sandbox.judge_side import detached, worker_process
 from kernel_workbench.suites.sandbox.judge_side.detached import DetachedError, start_detached
 from kernel_workbench.suites.sandbox.judge_side.worker_process import ForkServer, WorkersError
+from kernel_workbench.suites.sandbox.judge_side.workers import Workers
 
 _CPU = torch.device("cpu")
 
@@ -134,3 +135,38 @@ def test_prepared_worker_is_taken_once() -> None:
     assert left is not None
     assert not Path(f"/proc/{left.pid}").exists()
     assert _opened() < before
+
+
+def test_first_worker_is_prepared_as_soon_as_its_server_has_loaded() -> None:
+    """A process that waits for its cases isn't held up by the server, nor by a second worker."""
+    workers = Workers(_CPU, 90)
+    try:
+        workers.prepare_worker()
+        server = workers.server
+        assert server is not None
+        assert server._prepared is None
+        assert select.select([server.line.socket], [], [], 60.0)[0]
+        workers.prepare_worker()
+        prepared = server._prepared
+        assert prepared is not None
+        workers.prepare_worker()
+        assert server._prepared is prepared
+        assert workers._ready() is not None
+        assert workers._worker is not None
+        assert workers._worker.pid == prepared.pid
+        workers.prepare_worker()
+        assert server._prepared is None
+    finally:
+        workers.close()
+
+
+def test_server_that_ended_while_it_loaded_is_told() -> None:
+    """The process that waits would otherwise wait for a worker that never comes."""
+    server = ForkServer.start(_CPU, strict=None, tasks=("json", "sys"))
+    try:
+        server.process.kill()
+        assert select.select([server.line.socket], [], [], 60.0)[0]
+        with pytest.raises(WorkersError, match="no worker can be started"):
+            server.prepare_if_ready()
+    finally:
+        server.close()
