@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -218,9 +219,8 @@ class Accuracy(VerdictSuite):
     def _cases_of_run(self) -> tuple[Case, ...]:
         """Return the cases of the run that this process belongs to; note which it may try."""
         path = Path(self.options.planned_cases)
-        ahead = None if self.workers is None else self.workers.prepare_worker
         with refusing(WorkersError):
-            has_cases = shards.wait_for(path, ahead)
+            has_cases = shards.wait_for(path, self._get_ready)
         if not has_cases:
             raise pytest.UsageError("the run that this process belongs to has ended")
         spellings = [json.loads(line) for line in path.read_text().splitlines()]
@@ -236,6 +236,12 @@ class Accuracy(VerdictSuite):
             self.share = frozenset(on_demand)
             self.claims = shards.Claims(path.parent, on_demand)
         return cases
+
+    def _get_ready(self) -> None:
+        """Start the first worker as soon as that can be done, and import PyTorch's tracer."""
+        if self.workers is None or self.workers.prepare_worker():
+            # The first bound of an op made of a reference would import it, in one to two seconds.
+            import_module("torch._dynamo")
 
     @property
     def _number(self) -> int:

@@ -239,17 +239,22 @@ class Session(Generic[PairRow]):
                 ran += bool(earlier)
                 refused = self.suite.refused
                 self.add(earlier or refused(kernel, case, reason or ""))  # type: ignore[arg-type]
-        jobs, is_huge = self.suite.jobs([self._pair(item) for item in kept])
         if not whole:  # the run that it belongs to writes the other rows
             self._plan_share(record, kept)
         self.progress.begin(None if self.suite.drawn else ran + len(kept), ran)
-        if jobs > 1 and whole:
+        if whole:
+            kept = self._spread(kept)
+        session.items[:] = kept
+
+    def _spread(self, kept: list[pytest.Item]) -> list[pytest.Item]:
+        """Plan the run's processes; return the tests that this process runs itself: all or none."""
+        jobs, is_huge = self.suite.jobs([self._pair(item) for item in kept])
+        if jobs > 1:
             self.shards = self._shards(jobs)
             self.shards.huge, self.shards.for_processes = is_huge, self.suite.for_processes(jobs)
-            kept = []
         if self._early is not None and self._early is not self.shards:
             self._early.close()
-        session.items[:] = kept
+        return kept if self.shards is None else []
 
     def _shards(self, jobs: int) -> shards.Shards:
         """Return the run's processes: those that were started early, if they are the right ones."""

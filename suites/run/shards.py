@@ -261,7 +261,7 @@ class _Process:
         return f"share {self.number} of the run ended early, with status {code}:\n{last_lines}"
 
 
-def wait_for(known: Path, meanwhile: Callable[[], None] | None = None) -> bool:
+def wait_for(known: Path, meanwhile: Callable[[], object] = lambda: None) -> bool:
     """Wait for the file of --known; return False if the process that writes it has ended.
 
     Args:
@@ -272,8 +272,7 @@ def wait_for(known: Path, meanwhile: Callable[[], None] | None = None) -> bool:
         while not known.exists():
             if os.getppid() != int((known.parent / _STARTER).read_text()):
                 return False
-            if meanwhile is not None:
-                meanwhile()
+            meanwhile()
             time.sleep(_WAIT_S)
         return True
     return False

@@ -141,14 +141,18 @@ class ForkServer:
         """
         self._prepared = self._forked({"waits": True})
 
-    def prepare_if_ready(self) -> None:
+    def prepare_if_ready(self) -> bool:
         """Start the next worker ahead if the server has loaded its modules; don't wait for it.
+
+        Returns:
+            True if the worker has been started, now or before.
 
         Raises:
             WorkersError: if the server has ended.
         """
         if self._prepared is None and (self.ready or self.line.is_readable()):
             self.prepare()
+        return self._prepared is not None
 
     def fork(self, message: Message) -> WorkerProcess:
         """Start a worker, or take the prepared one, which answers `message` first.

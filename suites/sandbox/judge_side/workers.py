@@ -453,15 +453,18 @@ class Workers:
         if self._killed:  # asked after the start: `kill` sees the server, or is seen here
             raise WorkersError("the workers were killed")
 
-    def prepare_worker(self) -> None:
+    def prepare_worker(self) -> bool:
         """Start the first worker ahead if the server has loaded; return soon. Raises WorkersError.
 
-        On a GPU the worker then has its context of CUDA, which takes seconds where many processes
-        create theirs.
+        On a GPU the worker then creates its context of CUDA, which takes seconds where many
+        processes create theirs.
+
+        Returns:
+            True if the worker has been started, now or before.
         """
         self.prepare()
-        if self.server is not None and self._worker is None:
-            self.server.prepare_if_ready()
+        assert self.server is not None
+        return self._worker is not None or self.server.prepare_if_ready()
 
     def renew(self) -> None:
         """End the worker; the next call gets another one."""

@@ -141,20 +141,20 @@ def test_first_worker_is_prepared_as_soon_as_its_server_has_loaded() -> None:
     """A process that waits for its cases isn't held up by the server, nor by a second worker."""
     workers = Workers(_CPU, 90)
     try:
-        workers.prepare_worker()
+        assert not workers.prepare_worker()
         server = workers.server
         assert server is not None
         assert server._prepared is None
         assert select.select([server.line.socket], [], [], 60.0)[0]
-        workers.prepare_worker()
+        assert workers.prepare_worker()
         prepared = server._prepared
         assert prepared is not None
-        workers.prepare_worker()
+        assert workers.prepare_worker()
         assert server._prepared is prepared
         assert workers._ready() is not None
         assert workers._worker is not None
         assert workers._worker.pid == prepared.pid
-        workers.prepare_worker()
+        assert workers.prepare_worker()
         assert server._prepared is None
     finally:
         workers.close()
