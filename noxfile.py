@@ -55,7 +55,7 @@ _RUNS_NOTHING = {
     "--markers",
 }
 
-# Of reports/exit_status.py, which nox's own Python may be unable to import.
+# As in reports/exit_status.py, which nox's own Python may be unable to import.
 _SUITE_FAILED, _INCOMPLETE = 3, 4
 _STATUS_OF_NOX = {
     "tests",

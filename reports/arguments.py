@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# What argparse says of an option, and the same as a sentence that says what to do.
+# A message of argparse about an option, and a sentence in its place that says what to do.
 _WORDS = (
     (re.compile(r"^argument (?:-\S+/)*"), ""),
     (re.compile(r": expected (one|at least one) argument$"), " takes a value; write it after it"),

@@ -1,4 +1,4 @@
-"""What the tests share: the interpreter made right and strict, before any kernel is launched."""
+"""Shared setup of the tests: the interpreter is right and strict before any kernel is launched."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_server_answers_a_client_over_stdin_and_stdout(mcp_package: Any) -> None
 def test_command_without_the_package_ends_as_the_dispatcher_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is missing is no mistake in the command line: exit status 3, and one sentence."""
+    """A missing package is no mistake in the command line: exit status 3, and one sentence."""
     monkeypatch.setitem(sys.modules, "mcp", None)
     monkeypatch.setitem(sys.modules, "mcp.server", None)
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)

@@ -469,7 +469,7 @@ def test_a_case_read_off_drawn_arguments_is_the_case_that_drew_them() -> None:
         for case in _small(op):
             read = op.case_from(op.inputs(case, _CPU))
             over = {option for option in case.options if option.startswith("bias_over_")}
-            # Of a bias with one batch nobody can say whether it is spread over batches.
+            # Nobody can say of a bias with one batch whether it is spread over batches.
             wanted = replace(case, tier="ci", seed=0, why="", options=case.options - over)
             options = {option for option in read.options if not option.startswith("bias_over_")}
             kept = replace(read, options=frozenset(options))

@@ -253,8 +253,8 @@ class Recorder:
             self._counts.unreadable[name] = self._counts.unreadable.get(name, 0) + 1
 
     def _write(self, counts: _Counts) -> None:
-        # What turns calls into cases imports all ops, which a short recording needn't wait for
-        # while its model runs.
+        # The module that turns calls into cases imports all ops, which a short recording needn't
+        # wait for while its model runs.
         from kernel_workbench.recording.written import write  # noqa: PLC0415
 
         self.unseen = _unseen(counts)

@@ -108,7 +108,7 @@ _INSTRUCTIONS = (
         sm=(90, 90),
     ),
     Expectation(
-        # Of cases with a key head to each query head, by which those with more are stood for.
+        # Its cases have a key head for each query head, and stand for those with more query heads.
         says="products of a tile of 16 rows use HMMA",
         claim=Uses("HMMA"),
         kernels=("split_keys",),

@@ -328,8 +328,8 @@ def _add(dq, dq_ptr, is_first, ROWS: gl.constexpr, D: gl.constexpr):
 
     The first block in order only stores.
     """
-    # Of a row: a warp, its upper or lower half, and 8; of a column: a group of warps, 8 columns, 4
-    # threads and 2 neighbours. What a thread holds of both halves is what it adds at a time.
+    # A row divides into a warp, its upper or lower half, and 8; a column into a group of warps, 8
+    # columns, 4 threads and 2 neighbours. A thread adds its elements of both halves at a time.
     DOWN: gl.constexpr = ROWS // 16
     ACROSS: gl.constexpr = 8 // DOWN
     parts = dq.reshape((DOWN, 2, 8, ACROSS, D // (8 * ACROSS), 4, 2))
@@ -454,7 +454,7 @@ def _compute(
                 row_tile = (head + member) * walk.tiles + tile
                 if RISING:
                     is_first = _blocks_before(block, tile, sizes, ROWS, KEYS) == 0
-                # What the next tile needs is loaded ahead.
+                # Load ahead for the next tile.
                 member_next, step_next = _after(member, step, walk, sizes)
                 member_next = gl.where(i + 1 < count, member_next, member)
                 tile_next = _tile(walk, gl.where(i + 1 < count, step_next, step), RISING)
@@ -474,7 +474,7 @@ def _compute(
                 lse = memory.rows.slice(0, ROWS).load(S_ROWS)
                 offs_m = tile * ROWS + gl.arange(0, ROWS, S_ROWS)
                 if has(TERMS, "softcap"):
-                    # Of a NaN the query's lse is NaN too.
+                    # If s is NaN, the query's lse is NaN too.
                     s = tanh(s * terms.scale)
                     score = s * terms.cap - lse[None, :]
                 else:

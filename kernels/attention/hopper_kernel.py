@@ -330,7 +330,7 @@ def _softmax(
         factor = terms.cap * 2.0**-30
         s = s * terms.scale
         if MASKED:
-            # What a row doesn't see stays out of its scores' reciprocals; a NaN that it sees stays.
+            # Keys that a row doesn't see stay out of its reciprocals; a NaN that it sees stays.
             x = gl.where(keep, s, 0.0)
             s = gl.where(x == x, bent(x), x)  # noqa: PLR0124  (NaN isn't)
         else:

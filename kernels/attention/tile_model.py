@@ -82,7 +82,7 @@ class Generation:
         return self.shared_kib * KIB - self.reserved_bytes
 
 
-# profiles/peaks.py has the sources; tests hold these to it. Of sm 86 to 89, and of 87 in between.
+# profiles/peaks.py has the sources, with which tests compare these. Sm 87 is as sm 86 and 89.
 GENERATIONS = (
     Generation(
         sm=(75, 79), shared_kib=64, warps=32, unit="fma", half=64, lanes=64, multiprocessors=40
@@ -107,8 +107,8 @@ GENERATIONS = (
     ),
 )  # fmt: skip
 
-# Of a pass: fp32 accumulators of a head's width, tiles of scores, operands that stay, operands that
-# stream, and products for each tile.
+# The numbers that a pass has for each tile: fp32 accumulators of a head's width, tiles of scores,
+# operands that stay, operands that stream, and products.
 _COUNTS: dict[Pass, tuple[int, int, int, int, int]] = {
     "fwd": (1, 1, 1, 2, 2),
     "split16": (1, 1, 1, 2, 2),

@@ -37,7 +37,7 @@ _BACKWARD = _ATEN._flash_attention_backward  # noqa: SLF001  (likewise)
 
 HALVES = (torch.float16, torch.bfloat16)
 SM = (80, 121)
-# b and the heads are a grid's y and z. What has no elements is refused one level up, by SDPA.
+# b and the heads are a grid's y and z. SDPA, one level up, refuses tensors without elements.
 SIZES = {"b": (1, 65535), "h_q": (1, 65535), "s_q": (1, None), "s_kv": (1, None)}
 
 # 64 keys a tile on sm 80 and 90, but 32 on sm 86 and 89 at d = 128.

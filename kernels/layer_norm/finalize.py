@@ -74,7 +74,7 @@ def finalize(
     if dweight.device.type == "cpu":
         block_p, block_n, warps = 16, 1024, 8
     else:
-        # Of many parts and columns 128 parts at a time take 1 us less than 64.
+        # With many parts and columns 128 parts at a time take 1 us less than 64.
         many = n >= 4096 and parts > 128
         block_p = 128 if many else min(64, next_power_of_2(max(parts, 1)))
         warps = 4 if many else 8

@@ -565,7 +565,7 @@ def _of_power(a: float, k: float) -> float:
     return (k + 1) * a**k if whole and a**k < LARGEST else math.nan
 
 
-# What a result, with its error, can't be above: of what its arguments can't.
+# The most that a result can be with its error, from the most that its arguments can be.
 _ROUNDED, _FLUSHED = 1 + 2.0**-5, 2.0**-24  # several roundings to 8 bits; subnormals of a half
 _POWERS = 4
 _LARGEST: dict[object, Callable[..., float]] = {

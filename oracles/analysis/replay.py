@@ -102,7 +102,7 @@ def spread(
             return local
         return local.nan_to_num(nan=0.0, posinf=0.0)
 
-    # Of each node first the exact value, then those of the replays.
+    # A node's values: the exact one first, then those of the replays.
     results: dict[Node, list[Any]] = {}
     terms: dict[Node, AdditionTree] = {}
     arguments, done = zip(values, walk.ranges, strict=True), last_uses(walk.graph)

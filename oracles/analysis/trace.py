@@ -361,7 +361,7 @@ def run(
     return result if isinstance(result, tuple) else (result,)
 
 
-# What is lowered: compositions of operations that have rules. Softmax and its like have their own.
+# These are compositions of operations that have rules. Softmax and its like have their own rules.
 _LOWERED = (
     *(_aten.silu, _aten.silu_backward, _aten.gelu, _aten.gelu_backward, _aten.sigmoid_backward),
     *(_aten.tanh_backward, _aten.threshold_backward, _aten.softplus, _aten.softplus_backward),

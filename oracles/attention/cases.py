@@ -242,7 +242,7 @@ _TORCH_DROPOUT = (
     Feature("torch_dropout bias", (2, 3, 3, 200, 328, 64, 64)),
 )
 
-# Of `full`: both corners, tiles' edges, more programs than an H200 has SMs. A GPU compiles each
+# `full` has both corners, tiles' edges, and more programs than an H200 has SMs. A GPU compiles each
 # meeting of options, dtype and head sizes anew, so that `full` tries those of `ci` at more lengths.
 _FULL_LENGTHS = ((200, 333), (333, 200), (1, 517), (1024, 1000))
 
@@ -681,7 +681,7 @@ def probes(tier: Tier) -> Iterator[Case]:
                         yield needle.case(op, dtype, tier, seed=1)
 
 
-# What relations are tried on: (options, window, sizes). Each is called a dozen times.
+# Relations are tried on these (options, window, sizes). A kernel is called a dozen times on each.
 _RELATED: tuple[tuple[str, Window | None, tuple[int, ...]], ...] = (
     ("", None, (2, 1, 1, 19, 23, 64, 64)),
     ("bias", None, (1, 4, 2, 19, 35, 64, 24)),
@@ -817,7 +817,7 @@ def _past_2_31(tier: Tier) -> Iterator[Case]:
     yield attention_case(DELTA, sizes, dtype, tier, why=f"bug 2: {_PAST} in out and do")
 
 
-# Of options with a number those that a constant may stand for, or that a kernel may take for none.
+# Numbers of options for which a kernel may have a constant, or which it may take for none.
 _RARE_NUMBERS: tuple[tuple[str, Sequence[float], float], ...] = (
     ("softcap", SOFTCAPS, 50.0),
     ("dropout", DROPOUTS, 0.17),

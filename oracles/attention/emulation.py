@@ -37,7 +37,7 @@ from kernel_workbench.oracles.rounding import FLUSHED, UNIT_ROUNDOFF, tf32, whol
 
 # There errors come from underflow, or from the rounding of scores of thousands, which is as large
 # as the halves' casts: few in a block, of very different sizes, and not the same from one order of
-# operations to another. Of probes nothing is rounded.
+# operations to another. Nothing is rounded in probes.
 _OTHER_FAMILIES = frozenset(
     {"subnormals", "qk_subnormals", "logits1e4", "bias_large", INTEGERS, NEEDLES}
 )

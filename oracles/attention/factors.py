@@ -201,7 +201,7 @@ def _all_of(words: str) -> Part:
 
 
 _GROUPED = _sizes("h_q", "h_kv", of=((4, 2), (3, 1)))
-# What fails where three meet, and where no two of them do.
+# Kernels may fail where three of these meet, and not where two of them do.
 TOGETHER = (
     ((_all_of("softcap"),), (_all_of("alibi"),), (_all_of("causal bottom_right"),)),
     (

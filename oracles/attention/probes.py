@@ -98,7 +98,7 @@ class _Codes:
                 break
         else:
             raise ValueError(f"{n} keys have no codes in {d} columns")
-        # Of the columns: how many tell keys apart, and those after them that subtract.
+        # The number of columns that tell keys apart; columns after these subtract.
         self.columns = columns
         place = torch.arange(columns) % bits
         self.signs = 1.0 - 2.0 * (torch.arange(n)[:, None] >> place & 1)  # [n, columns]

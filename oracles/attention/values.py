@@ -227,7 +227,7 @@ def _options(case: Case, device: torch.device) -> Inputs:
         result["scale"] = scale_of(case)
     if options & {"dropout", "torch_dropout"}:
         result["dropout_p"] = chosen(case, DROPOUTS)
-        # Of one 32-bit word or of two: Triton passes either as an integer of another width.
+        # One 32-bit word, or two: Triton passes either as an integer of another width.
         words = generator(torch.device("cpu"), *_key(case)).initial_seed()
         result["dropout_seed"] = words % 2**31 if case.size("b") > 1 else words
     if "varlen" in options:

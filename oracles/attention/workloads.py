@@ -24,7 +24,7 @@ _OTHERS = (
     ((1, 32, 8, 4096, 4096, 128, 128), "causal", "grouped heads"),
     ((1, 8, 8, 4097, 4095, 80, 80), "", "odd lengths, a head that is no power of two"),
 )
-# Of the forward alone: few queries, as above.
+# For the forward alone: few queries, as above.
 _FEW_QUERIES = (
     ((1, 32, 8, 4, 65536, 128, 128), "", "four queries, a long context"),
     ((1, 32, 1, 16, 8192, 128, 128), "", "sixteen queries, one key head"),
@@ -68,7 +68,7 @@ def _workloads(op: str) -> Workloads:
 WORKLOADS = {
     FORWARD: _workloads(FORWARD),
     BACKWARD: _workloads(BACKWARD),
-    # What autograd's peers do in one call, forward and backward; at one length.
+    # Autograd's peers do forward and backward in one call; timed at one length.
     GRADIENTS: Workloads(
         anchors=(_anchor(GRADIENTS, 64, 4096, "causal"), _anchor(GRADIENTS, 128, 4096, ""))
     ),

@@ -173,7 +173,7 @@ class Coverage:
         self._bases += [parts for parts in tries if self._served_case(parts) is not None][:_BASES]
         kinds: set[frozenset[str]] = set()
         for case in self.op.cases():
-            # What is possible doesn't depend on what was made of it.
+            # Generated cases don't decide which pairs are possible.
             if case.why == GENERATED:
                 continue
             if len(self._bases) < 2 * _BASES and case.options not in kinds and self.served(case):

@@ -22,8 +22,8 @@ _ALIGNMENT = 256  # bytes; an element offset of 0 means an address that is a mul
 LARGEST_POISONED_BUFFER = 2**30  # bytes
 
 
-# Of the slowest axis: its third entry starts past element 2^31, over memory that isn't touched
-# between the entries.
+# The slowest axis has this stride: its third entry starts past element 2^31, over memory that isn't
+# touched between the entries.
 FAR_STRIDE = 2**30 + 8
 
 

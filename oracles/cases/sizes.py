@@ -136,7 +136,7 @@ COLUMNS = Sizes(
     large=(64, 1023, 4096, 8193, 65536),
     timed=(4096, 1024, 65536, 256),
 )
-# Of rows that no kernel here changes its way for: fewer levels than COLUMNS has.
+# Widths for which no kernel here changes its way: fewer levels than COLUMNS has.
 WIDTHS = Sizes(
     "columns",
     {

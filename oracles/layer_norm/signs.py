@@ -32,7 +32,7 @@ def flips(case: Case, seed: int) -> Flips:
     columns = n > 1 and "n" not in dy + x
     weights = draw(n) if columns and has_weight and not zero_centred else none
     inner = draw(n) if columns and "rms_norm" in options else none
-    # Of dy x^, each row's share of dweight.
+    # The sign of dy x^, each row's share of dweight.
     product = draw.perhaps(1) if len(weights) > 1 else draw(1)
     of_dy = draw(*(one if has_bias or dy or (has_weight and x) else rows), 1)
     of_x = of_dy ^ product if has_weight else draw(*(one if x else rows), 1)

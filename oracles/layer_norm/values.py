@@ -106,7 +106,7 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     "large_dy": distributions.large("dy"),
     "far_weights": distributions.far_weights("weight"),
     "nan_weight": distributions.one("weight", 3, math.nan),
-    # Of these the values aren't drawn with the others: `inputs` sets one to NaN.
+    # The values of these aren't drawn with the others: `inputs` sets one to NaN.
     **dict.fromkeys(_LATER, distributions.normal),
     NEEDLES: distributions.needles("x dy"),
 }

@@ -543,7 +543,7 @@ class Reference:
         small = small_sizes(self)
         empty = ({**small, name: 0} for name, size in self.sizes.items() if not size.least)
         for sizes in (small, *(some for some in empty if self.problem(some) is None)):
-            # Of the dtypes that its smallest case has, so that the graph is that case's, too.
+            # In the dtypes of its smallest case, so that the graph is also that case's.
             case = case_of(self.name, sizes, (self.dtypes or (_SINGLE,))[0], "ci")
             inputs = self.inputs(case, torch.device("cpu"))
             check(self.written, self.function, self.signature, sizes, inputs)

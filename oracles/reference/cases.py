@@ -45,9 +45,9 @@ _SHAPES = 3  # of a level: as many values of a size take turns
 _ENTRIES = (3, 4, 5)  # of a tensor with a far stride: the last starts past element 2^31
 _ON_CPU = 256  # a size of what is timed there
 
-# Of these equal numbers are summed, whose roundings repeat.
+# They sum equal numbers, whose roundings repeat.
 EQUAL = frozenset({"constant_rows", "zeros"})
-# And of these errors come from underflow, few in a block and in each order of operations others.
+# Their errors come from underflow: few in a block, and different ones in each order.
 _UNDERFLOWING = frozenset({"subnormals"})
 # In the halves numbers so far from 0, and so near each other, are all but equal.
 _NEARLY_EQUAL = frozenset({"mean100", "minus_mean100", "near_5"})
@@ -371,7 +371,7 @@ def _covering(op: Op, sizes: Mapping[str, Sizes]) -> Iterator[Case]:
     """
     few = tuple(map(_few_sizes, op.allowed.factors))
 
-    # Of fixed axes a definition may have so many that no case is small.
+    # A definition may have so many fixed axes that no case is small.
     least = case_of(op.name, {name: size.smallest for name, size in sizes.items()}, _SAME[0], "ci")
     most = max(_MOST_BYTES, 2 * op.bytes(least))
     small: dict[object, bool] = {}

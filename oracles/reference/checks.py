@@ -34,7 +34,7 @@ from kernel_workbench.oracles.reference.signature import (
     place_of,
 )
 
-# Of these, bits mean nothing once an error is added; a code of 8 bits may be read as it is.
+# The bits of these mean nothing once an error is added; a code of 8 bits may be read as it is.
 _NUMBERS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 
 

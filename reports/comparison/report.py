@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from kernel_workbench.reports.comparison.side import RecordSide
 
-# Of the parts' verdicts the first of these heads the report.
+# The first of these that a part has as its verdict heads the report.
 _WORST = (
     *("LESS ACCURATE", "SLOWER", "FASTER", "MORE ACCURATE", "AMBIGUOUS", "NOTHING COMPARED"),
     *("SAME", "SIDE BY SIDE", "AS ACCURATE"),

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from kernel_workbench.reports.record import Environment, Record, Row, RunHeader, TimedProcess
 
-# What a damaged record may hold and no call takes: a nanosecond, and a week.
+# Times that a damaged record may have and no call takes: a nanosecond, and a week.
 _SHORTEST_US, _LONGEST_US = 1e-3, 6e11
 _LONGEST_EMPTY_CALL_US = 1000.0
 _LEAST_J = 1e-12

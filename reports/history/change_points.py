@@ -29,7 +29,7 @@ def change_points(values: Sequence[float]) -> list[int]:
     """Return the places of the first runs of new levels; values are above zero."""
     if len(values) < FEWEST_RUNS:
         return []
-    # What no other report should wait for.
+    # No other report should wait for these imports.
     import numpy as np  # noqa: PLC0415
     import ruptures  # noqa: PLC0415
 

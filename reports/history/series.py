@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from kernel_workbench.reports.comparison.side import Key, RecordSide
 
-# What is followed of each suite: the figure's name and unit. More of each is worse.
+# The figure that is followed in a suite: its name and unit. More is worse.
 FIGURES = {"bench": "time, us", "profile": "energy, J", "accuracy": "error / bound"}
 # The verdict on each row of two runs of bench, which are told by their ids.
 _Speeds = dict[tuple[int, int], dict["Key", str]]

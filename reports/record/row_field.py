@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Merge = Literal[
     "key", "common", "median", "sum", "smallest", "largest", "concatenated", "distinct", "any"
 ]
-# What a merged row has of the values that its processes know, and in words. None is no value.
+# How a merged row gets a value from its processes' values, and the same in words; None isn't one.
 MERGES: dict[Merge, tuple[Callable[[Sequence[Any]], Any], str]] = {
     "key": (lambda values: values[0], "rows that differ in it aren't merged"),
     "common": (statistics.mode, "the value of most processes"),  # of several such the first

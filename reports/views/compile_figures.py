@@ -32,7 +32,7 @@ def in_order(record: Record) -> list[CompileRow]:
 
     def order(row: CompileRow) -> tuple[object, ...]:
         parts = (part.lstrip("0") for part in re.findall(r"\d+|\D+", row.label))
-        # Of two numbers the one with more digits is larger, however many they are.
+        # A number with more digits is larger, however many they are.
         numbers = [(len(part) if part.isdecimal() else 0, part) for part in parts]
         place = places.get((row.op, row.kernel), len(places))
         return place, row.op, row.kernel, numbers, row.function, row.sm

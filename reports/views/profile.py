@@ -65,7 +65,7 @@ _SAMPLER_MOST = 0.005  # of a call's time; above it the sampler disturbs what it
 _DENSE = 50  # flops a byte from which work is told in flops: between layer norm's 2 and attention's
 _VALIDITIES: dict[str, Tone] = {"valid": "good", "transient": "doubtful", "invalid": "bad"}
 
-# Of items that begin with their row.
+# Fields of items that begin with their row.
 _NAMES: list[Field[Any]] = [
     text("kernel", lambda item: item[0].kernel, group=True),
     text("inputs", lambda item: item[0].distribution, group=True),

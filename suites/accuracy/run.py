@@ -51,7 +51,7 @@ from kernel_workbench.suites.sandbox.worker_side.in_process import InProcess
 INSTRUMENTATION = "TRITON_INSTRUMENTATION_MODE"
 # Truth and bounds in float64 come to about ten times a case's own bytes.
 _MOST_BYTES_ON_CPU = 2**30
-# What an interpreter computes in about a minute.
+# An interpreter computes these in about a minute.
 _MOST_FLOPS_ON_CPU = 2e10
 # Above this the inputs are packed anew for each kernel.
 _MOST_BYTES_KEPT_PACKED = 2**30
@@ -59,7 +59,7 @@ _MOST_BYTES_KEPT_PACKED = 2**30
 _MOST_BYTES_SIDE_BY_SIDE = 2**31
 # After a case of more the allocator gives its memory back, which other processes may need.
 _MOST_BYTES_KEPT = 2**26
-# What a core of the host judges in some tens of milliseconds.
+# A core of the host judges these in some tens of milliseconds.
 _MOST_BYTES_ON_HOST = 2**20
 _MOST_FLOPS_ON_HOST = 3e7
 

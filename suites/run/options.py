@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FOLDERS = {suite: PACKAGE / "suites" / suite for suite in SUITES}
 DEVICE: pytest.StashKey[torch.device] = pytest.StashKey()
-# What is meant for another option only: without that one it would do nothing.
+# Options that mean something with another one alone, and would do nothing without it.
 _NEEDS = {
     "--gate": "--against",
     "--changed": "--against",
@@ -39,12 +39,12 @@ _NEEDS = {
     "-s": "--in-process",
 }
 _ALREADY = {"sanitize": {"--in-process"}}  # options that a suite gives by itself
-# What pytest-benchmark writes of one process.
+# With these pytest-benchmark writes the times of one process.
 _OF_ONE_PROCESS = ("--benchmark-json", "--benchmark-save", "--benchmark-autosave")
 _SEVERAL = "times in several processes, and this file is of one; the record has them all"
 _NO_LAST = "starts several runs, of which none is the last one; name its record: --failed=RECORD"
 _NO_COUNTERS = "times in several processes, and counters are of one; count in a run of its own"
-# What an option leaves without a meaning, and why.
+# The options that another one leaves without a meaning, and why.
 _EXCLUDES = (
     (
         "--in-process",

@@ -66,7 +66,7 @@ def command_of(
 
     deciding: as `deciding_options` returns them. more: options of this row, quoted for a shell.
     """
-    # What the row says by itself stands for what the run was asked.
+    # Words about the row itself replace those of the run.
     own = {word.partition(" ")[0] for word in more}
     if kernel.configuration is not None:
         own.add("--every-configuration")

@@ -1,7 +1,7 @@
 """Stand-ins for Nsight Compute: `ncu`, which runs a program and leaves a report, and ncu_report.
 
-The report is JSON, which only the stand-in of NVIDIA's package ncu_report reads. What `ncu` prints
-follows NVIDIA's manual of the command line; no figure in it was measured.
+The report is JSON, which only the stand-in of NVIDIA's package ncu_report reads. The output of
+`ncu` follows NVIDIA's manual of the command line; no figure in it was measured.
 """
 
 from __future__ import annotations

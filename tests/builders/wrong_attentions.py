@@ -222,7 +222,7 @@ class _BiasRowsRounded(Attention):
 class _RacingWithBias(Attention):
     """With a bias and nothing else, sums are in another order at every call.
 
-    Those over keys too: products of bfloat16 are so short that their sums seldom round.
+    Sums over keys change order too: products of bfloat16 are so short that their sums seldom round.
     """
 
     def forward(

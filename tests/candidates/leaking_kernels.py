@@ -89,7 +89,7 @@ def seeds_when_asked(**arguments: Tensor) -> Outputs:
 
 @kernel(LAYER_NORM_BACKWARD, SERVES)
 def needs_its_head(**arguments: Tensor) -> Outputs:
-    """What its file has set holds when it is called."""
+    """The settings at the head of the file hold when the kernel is called."""
     assert torch.backends.cuda.matmul.allow_tf32
     assert os.environ["HEAD_OF_FILE"] == "set"
     return _sound(**arguments)

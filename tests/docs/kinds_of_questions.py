@@ -3,9 +3,9 @@
 python -m tests.docs.kinds_of_questions --write docs/reference/kinds-of-questions.csv
 
 A row is a kind of defect, an op, what asks the op about it, the numbers of its cases in `ci` and
-that `full` adds, and a planted defect. What asks is FACTOR=LEVEL, `size n=1027`, `distribution
-NAME`, or code that asks it on cases of any kind, MODULE:NAME. A planted defect is a mutant, or
-FILE:FUNCTION.
+that `full` adds, and a planted defect. The column `asked by` has FACTOR=LEVEL, `size n=1027`,
+`distribution NAME`, or code that asks the question on cases of any kind, MODULE:NAME. A planted
+defect is a mutant, or FILE:FUNCTION.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What README and docs/ show is what the checkout does: commands, files, options and links.
+"""The checkout does what README and docs/ show: commands, files, options and links.
 
 Each command is run, from a user's folder, on a case or two; those that need a GPU, a network or
 minutes are listed with the reason, and their options are held to what the session takes.
@@ -47,7 +47,7 @@ _WIDE = "layer_norm_backward-m2-n65536-bfloat16-contiguous"
 _OF_CI = "nox -f kernel-workbench/noxfile.py -s"
 _GALLERY = "docs/gallery/published-{}.jsonl"
 
-# What is run: the options that keep it short, or name what it takes from an earlier step.
+# Commands that run, with options that keep each short or name its input from an earlier step.
 _RUN = {
     "nox -s accuracy -- --device cpu --kernels=mine.py": _SMALL,
     "nox -s accuracy -- --kernel flash": f"{_FLASH} --results=out",
@@ -129,7 +129,7 @@ def _block(page: Path, language: str, holds: str = "") -> str:
 
 
 def _ran(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """What a shell in `folder` makes of it, with this Python's nox and packages."""
+    """Run the command as a shell in `folder` would, with this Python's nox and packages."""
     nox = [sys.executable, "-m", "nox", "--no-venv"]
     if " -f " not in command:
         nox += ["-f", str(ROOT / "noxfile.py")]

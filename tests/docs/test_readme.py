@@ -1,4 +1,4 @@
-"""What the README says is what the checkout does."""
+"""The checkout does what the README says."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CASES = (
 
 @pytest.fixture(autouse=True)
 def _registry_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is gone after it; the checkout's own kernels were there before."""
+    """Forget what a test registers, at its end; the checkout's own kernels were there before."""
     all_kernels()
     monkeypatch.setattr(registry, "_registered", dict(registry._registered))
 

@@ -37,7 +37,7 @@ def _far(tensor: Tensor, axis: int) -> Tensor:
 
 
 def _inputs(d: int) -> dict[str, Tensor]:
-    """Of a backward, whose out and lse need not be those of a forward."""
+    """Return inputs of a backward, whose out and lse need not be those of a forward."""
     q, k, v, do, out = (_drawn(2, 2, 2, d) for _ in range(5))
     return {"do": do, "q": q, "k": k, "v": v, "out": out, "lse": torch.full((2, 2, 2), 2.0)}
 
@@ -76,5 +76,5 @@ def _same_where_far(kernel: _Kernel, d: int, far: str, axis: str) -> None:
     ids=lambda each: None if isinstance(each, str) else each.__name__,
 )
 def test_kernel_reads_strides_past_31_bits(kernel: _Kernel, d: str, far: str, axis: str) -> None:
-    """Of batches, rows and heads."""
+    """The outputs stay the same with far strides of batches, rows and heads."""
     _same_where_far(kernel, _D[d], far, axis)

@@ -50,7 +50,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, sink: Tensor) -> tuple
 def test_attention_has_the_gradients_of_the_formula(
     device: torch.device, *, deterministic: bool
 ) -> None:
-    """Of q, k, v, a bias and a sink, with grouped heads and a causal mask."""
+    """The gradients of q, k, v, a bias and a sink match, with grouped heads and a causal mask."""
     q, k, v = _tensors(device)
     bias, sink = _draw(device, 1, 2, 5, 7), _draw(device, 2)
     leaves = (q, k, v, bias, sink)

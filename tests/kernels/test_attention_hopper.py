@@ -115,7 +115,7 @@ _SHORT = (
 )
 _WAIT = "acc, weights, p = hopper.warpgroup_mma_wait(0, deps=[product, weights, p])\n"
 _GIVEN_BACK = "hopper.mbarrier.arrive(barriers.v_empty.index(before), count=1)\n"
-# What stands in the kernel's text, and what stands there instead.
+# Pieces of the kernel's text, and their replacements.
 _DEFECTS = {
     "k is read before it is there": (
         "mbarrier.wait(barriers.k_full.index(stage), (passed // STAGES) & 1)\n                k =",
@@ -230,7 +230,7 @@ def test_defect_is_found(defect: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert any(row.status == "failed" for row in rows)
 
 
-# What stands in the text of the draws, and what stands there instead.
+# Pieces of the text of the draws, and their replacements.
 _DRAW_DEFECTS = {
     "a round is left out": ("_ROUNDS = gl.constexpr(10)", "_ROUNDS = gl.constexpr(9)"),
     "fours of keys are another tile's": (

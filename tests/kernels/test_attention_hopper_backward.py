@@ -181,7 +181,7 @@ _SHORT = (
 _GIVEN_BACK = "mbarrier.arrive(barriers.empty.index(stage), count=1)\n"
 _WAIT = "dk, shares, s = warpgroup_mma_wait(0, deps=[dk, shares, s])\n"
 _NEXT = "mbarrier.wait(barriers.q_full.index(stage_next), (i // STAGES) & 1)"
-# What stands in the kernel's text, and what stands there instead.
+# Pieces of the kernel's text, and their replacements.
 _DEFECTS = {
     "k and v are read before they are there": (
         "mbarrier.wait(barriers.kv_full, 0)",

@@ -1,4 +1,4 @@
-"""What attention refuses: bad input gets one sentence that says what and why, before any launch."""
+"""Refusals of attention: bad input gets one sentence that says what and why, before any launch."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_wide_halves_make_dk_and_dv_apart(d: int, passes: tuple[Pass, ...]) -> N
 
 @pytest.mark.parametrize("op", ["attention_forward", "attention_backward", "attention_gradients"])
 def test_case_and_call_need_the_same_variant(op: str) -> None:
-    """What the report says of a case is what the call with its inputs takes."""
+    """The report's variant of a case is the one that the call with its inputs takes."""
     for case in (each for each in OPS[op].cases() if each.tier == "ci"):
         if "torch_dropout" in case.options:
             continue

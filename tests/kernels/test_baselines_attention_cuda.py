@@ -1,7 +1,7 @@
 """PyTorch's CUDA kernels behind the ops of attention, with their operators emulated on a CPU.
 
-What is tested is the way there and back: which arguments they get, under which convention, and
-what is made of what they return. Whether they compute it right is the suite's question, on a GPU.
+The tests check the way there and back: which arguments the kernels get, under which convention,
+and what is made of their outputs. The kernels' correctness is the suite's question, on a GPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a kernel has built: once for each version of its file, under a lock, with one sentence."""
+"""Builds of a kernel: once for each version of its file, under a lock, with one sentence."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_result_is_built_once_for_all_processes(mine: ModuleType, tmp_path: Path
 def test_result_of_an_edited_file_is_built_anew(
     mine: ModuleType, changed: str, tmp_path: Path
 ) -> None:
-    """Of the kernel's file and of a source beside it."""
+    """An edit of the kernel's file or of a source beside it leads to a new build."""
     built(mine.table)
     with (tmp_path / changed).open("a") as file:
         file.write("\n")

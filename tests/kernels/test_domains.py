@@ -204,7 +204,7 @@ _REFUSALS: dict[str, tuple[Domain, Case, str | None]] = {
     ),
 }
 
-# Of four axes each stride is asked about, and the sentence names the axis.
+# With four axes, every stride is checked, and the sentence names the axis.
 _ATTENTION_REFUSALS: dict[str, tuple[Domain, Case, str | None]] = {
     "aligned": (_aligned(F16), _attention(), None),
     "last axis": (

@@ -288,7 +288,7 @@ def test_plan_is_not_used_with_another_driver(
 def test_no_plan_is_kept_in_doubt(
     driver: _Driver, doubt: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a launch while there is a doubt."""
+    """A launch while there is a doubt leaves no plan behind."""
     with monkeypatch.context() as patch:
         patch.setattr(*(_DOUBTS | _DOUBTS_AT_FIRST)[doubt])
         _keep(driver, _key())

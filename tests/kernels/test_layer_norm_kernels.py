@@ -138,7 +138,7 @@ _F32, _F16, _BF16 = torch.float32, torch.float16, torch.bfloat16
 def test_row_of_two_blocks_is_right_with_every_option(
     n: int, dtypes: tuple[torch.dtype, torch.dtype], options: frozenset[str], device: torch.device
 ) -> None:
-    """Of one column in the second block to all; in tiles of one row and of two, aligned and not."""
+    """The second block has 1 to all columns; in tiles of one row and of two, aligned and not."""
     case = layer_norm_case(5, n, dtypes, options=options)
     for rows, aligned in product((1, 2), (True, False) if n % 8 == 0 else (False,)):
         inputs = LAYER_NORM_BACKWARD.inputs(case, device)

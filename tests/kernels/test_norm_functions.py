@@ -61,7 +61,7 @@ def _theirs(x: Tensor, *vectors: Tensor, rms: bool) -> Tensor:
 def test_norm_has_the_gradients_of_the_formula(
     device: torch.device, *, rows: tuple[int, ...], rms: bool
 ) -> None:
-    """Of x, the weight and the bias; whatever the rank."""
+    """The gradients of x, the weight and the bias match, whatever the rank."""
     given = _given(device, *rows, rms=rms)
     got, expected = _mine(rms)(*given), _theirs(*given, rms=rms)
     assert float((got - expected).detach().abs().max()) <= SCALE_OF_FP32

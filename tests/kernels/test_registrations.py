@@ -25,8 +25,8 @@ def mine(**arguments):
 _LINE = 7
 _NORM = "LAYER_NORM_BACKWARD"
 
-# What is written of a domain beside its dtypes, of a kernel beside its domain, and of both, and a
-# part of the one sentence that refuses it.
+# Arguments of a domain beside its dtypes, of a kernel beside its domain, and of both, and a
+# part of the one sentence that refuses them.
 _WRONG_DOMAINS = {
     "weight_dtypes=()": (
         "weight_dtypes is empty, so the kernel serves no case; write (torch.float32,), or"
@@ -161,7 +161,7 @@ def _registry_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_code_is_shared_with_a_kernel_of_the_op_that_has_its_own() -> None:
-    """What isn't asked of the one is asked of the other."""
+    """Checks that the one kernel skips are run on the other."""
     known = {(each.op.name, each.name): each for each in all_kernels()}
     sharing = [each for each in known.values() if each.same_code_as is not None]
     assert len(sharing) >= 6
@@ -186,7 +186,7 @@ def test_registration_that_cant_be_meant_is_one_sentence(arguments: str, tmp_pat
 
 
 def test_registration_takes_lists_and_sets_where_they_say_the_same(tmp_path: Path) -> None:
-    """What means one thing alone is taken: a tuple of features, a list of dtypes or of limits."""
+    """A value with one meaning is accepted: a tuple of features, a list of dtypes or of limits."""
     file = tmp_path / "mine.py"
     domain = "Domain(dtypes=[F16], features=['no_bias'], sizes={'n': [1, None]}, sm=[80, 90])"
     file.write_text(_FILE.format(arguments=f"{_NORM}, {domain}"))

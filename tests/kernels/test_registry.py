@@ -35,7 +35,7 @@ F32, F16 = torch.float32, torch.float16
 
 @pytest.fixture(autouse=True)
 def _registry_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a test registers is gone after it; the checkout's own kernels are there from the start.
+    """Forget a test's registrations after it; the checkout's own kernels are there from the start.
 
     all_kernels comes first: a module is imported once, so a kernel that a test dropped is lost.
     """
@@ -346,7 +346,7 @@ def test_no_gradient_is_taken_while_kernels_are_loaded(beside: Beside) -> None:
 
 
 def test_liger_is_a_peer_of_its_ops_or_absent() -> None:
-    """Of each op that its file names, once."""
+    """Each op that Liger's file names has the peer or its absence, once."""
     present = {each.op.name for each in all_kernels() if each.name == "liger"}
     missing = {each.op.name for each in all_absent() if each.name == "liger"}
     named = {op.name for op, *_ in liger._PEERS}

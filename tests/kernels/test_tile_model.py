@@ -36,7 +36,7 @@ _GENERATIONS = pytest.mark.parametrize(
 
 @_GENERATIONS
 def test_generation_is_the_least_of_its_members(generation: Generation) -> None:
-    """What an SM holds and multiplies is what profiles/peaks.py has from NVIDIA's documents."""
+    """An SM holds and multiplies as much as profiles/peaks.py has from NVIDIA's documents."""
     members = [each for sm, each in LIMITS.items() if generation.sm[0] <= sm <= generation.sm[1]]
     assert generation.shared_kib * 1024 == min(each.shared_bytes for each in members)
     assert generation.shared_bytes == min(each.shared_block_bytes for each in members)
@@ -63,7 +63,7 @@ def test_each_sm_is_of_one_generation() -> None:
 
 @_GENERATIONS
 def test_what_is_ranked_fits_and_spills_nothing_that_is_foreseen(generation: Generation) -> None:
-    """Of every pass, dtype and head; where an sm holds no tile, a wider head's serves instead."""
+    """Every pass, dtype and head is ranked; where no tile fits an sm, a wider head's serves."""
     for dtype, heads in MEASURED.items():
         if generation.unit == "fma" and dtype in {"bf16", "tf32"}:  # which it hasn't
             continue
@@ -105,7 +105,7 @@ def test_measured_tiles_are_what_sm_90_takes() -> None:
 
 
 def test_compiled_shared_memory_is_what_the_model_says_or_less(tmp_path: Path) -> None:
-    """Of forwards for a generation with mma and one with tcgen05; plain ones spill under 1 KiB."""
+    """Forwards compile for one sm with mma and one with tcgen05; plain ones spill under 1 KiB."""
     hidden = {"TRITON_INTERPRET", "TRITON_DEFAULT_FP_FUSION"}
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     places = ("--results", str(tmp_path), "--cache", str(tmp_path / "cache"), "--jobs", "1")

@@ -33,7 +33,7 @@ _TIME_LIMIT_S, _CHEATS_LIMIT_S = 60.0, 10.0  # for one call
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a mutant.
+    """The outcome of a mutant's run.
 
     rule, case, reason  of the row that killed it; None where none did
     beyond     the rules on errors that the row breaks, each asked alone

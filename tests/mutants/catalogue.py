@@ -49,7 +49,7 @@ class UnknownMutantError(LookupError):
 
 
 def cases_of(mutant: Mutant) -> dict[str, Case]:
-    """What a mutant is tried on, by id: the cases that it is given as they are, and `ci`."""
+    """Return the cases that a mutant is tried on, by id: its own as they are, and `ci`."""
     return mutant.own_cases | ci_cases(mutant.op)
 
 

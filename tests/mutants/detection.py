@@ -39,14 +39,14 @@ from tests.mutants.rivals import RIVALS, Comparison
 _CPU = torch.device("cpu")
 _TIME_LIMIT_S = 120
 _ENDED = "ended"
-# What these find ends or stops the process that it runs in, or its parent: it isn't run once more.
 _ON_ERRORS: tuple[Rule, ...] = ("deterministic bound", "probabilistic bound", "emulation")
+# A mutant that these rules find ends or stops its process or the parent, and isn't run once more.
 ENDING: frozenset[Rule] = frozenset({"process ended", "time limit"})
 
 # By case: the names of the rules that fail the outputs; or _ENDED, for all of them.
 Failed = dict[str, list[str]]
 
-# Of the rows file: the mutant, its op, the bugs and cheats that it stands for, what is wrong with
+# The rows file has the mutant, its op, the bugs and cheats that it stands for, what is wrong with
 # it, this suite's rule that failed it ("no": none), and how each other project's rule sees it.
 COLUMNS = ("mutant", "op", "bugs", "defect", "rule", *(rival.name for rival in RIVALS))
 Finding = dict[str, str]  # by column
@@ -63,7 +63,7 @@ def _expected(case: Case) -> tuple[dict[str, Tensor], Mapping[str, Tensor]]:
 
 
 def _inputs(op: Op, inputs: Inputs) -> Iterator[tuple[str, Tensor]]:
-    """What a kernel has no business to change."""
+    """Yield the inputs that a kernel must not change."""
     for name, each in inputs.items():
         if isinstance(each, Tensor) and name not in op.updates:
             yield name, each

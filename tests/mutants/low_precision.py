@@ -1,7 +1,7 @@
-"""What plain PyTorch makes of a case in the case's own dtype: what other tests compare with.
+"""Plain PyTorch's outputs for a case in its own dtype: other tests compare with these outputs.
 
-flash-attention's rule asks whether a kernel is at most twice as far from the truth as this is:
-products, softmax and sums in the half itself, gradients by autograd. Of fp32 cases it is fp32.
+flash-attention's rule asks whether a kernel is at most twice as far from the truth as the outputs:
+products, softmax and sums in the half itself, gradients by autograd. An fp32 case is in fp32.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ _OF = {
 
 
 def _reference(op: ReferenceOp, inputs: Inputs) -> dict[str, Tensor]:
-    """What a reference returns where all its numbers are in the first argument's dtype."""
+    """Return a reference's outputs where all its numbers are in the first argument's dtype."""
     given = (each.dtype for each in inputs.values() if isinstance(each, Tensor))
     dtype = next(each for each in given if each.is_floating_point)
     return dict(zip(op.outputs, run(op.reference.function, inputs, dtype), strict=True))

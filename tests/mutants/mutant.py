@@ -1,4 +1,4 @@
-"""What a mutant is: a change of our sources, or a function, and where it must be found."""
+"""A mutant is a change of our sources, or a function, and names where it must be found."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Mutant:
 
     @property
     def own_cases(self) -> dict[str, Case]:
-        """Those of its cases that are given as they are, by id."""
+        """The mutant's cases that are listed as they are, by id."""
         return {each.id(): each for each in self.cases if isinstance(each, Case)}
 
     @property
@@ -133,9 +133,9 @@ def ci_cases(op: str) -> dict[str, Case]:
 
 @cache
 def _first_cases(op: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Of `ci`, those whose ids have the words and no size of 0 or 1; of each dtype one at most.
+    """Return ids of `ci` cases with the words and no size of 0 or 1; of each dtype one at most.
 
-    Normal values before others.
+    Cases with normal values come first.
     """
     found: dict[str, str] = {}
     for each, case in sorted(

@@ -627,7 +627,7 @@ _OF_CODES = (
 )  # fmt: skip
 
 
-# Of values, numbers and places that plain cases don't have.
+# Defects in values, numbers and places that plain cases don't have.
 _NUMBERS = (
     _Defect(
         "constant_eps", "eps is 1e-6, whatever is given", _RMS, "mean + eps", "mean + 1e-6",

@@ -47,7 +47,7 @@ def command_line(name: str, told: str | None) -> CommandLine:
 def each_known(
     task: Callable[[Mutant, Path], Known], mutants: Sequence[Mutant], jobs: int
 ) -> Iterator[tuple[Mutant, Known | BaseException]]:
-    """What the task makes of each mutant, as it is known, or what it raised.
+    """Yield what the task makes of each mutant, as it is known, or what it raised.
 
     The task gets an empty folder. On Ctrl-C it says how many weren't done, and ends.
     """
@@ -80,7 +80,7 @@ def _made(folder: Path) -> Path:
 
 
 def _begin() -> None:
-    """What a process does first: Ctrl-C comes to the one that started it, with which it ends."""
+    """Prepare a process: Ctrl-C comes to the process that started it, with which it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
     torch.set_num_threads(1)

@@ -44,7 +44,7 @@ def _layer_norms() -> Iterator[Mutant]:
 
 
 def _first_line(function: object) -> str:
-    """What the function, or the class that it is a method of, says of itself."""
+    """Return the docstring's first line, of the function or of the class that it is a method of."""
     owner = getattr(function, "__self__", function)
     said = (owner.__doc__ or "").partition("\n")[0]
     return said.rstrip(".")

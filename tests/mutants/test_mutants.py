@@ -25,7 +25,7 @@ _ON_A_GPU = {4, 6, 7}
 
 @pytest.fixture(scope="module")
 def trial(device: torch.device) -> Iterator[Bench]:
-    """What mutants are tried on."""
+    """Yield the bench on which mutants are tried."""
     if device.type == "cuda":
         pytest.skip("mutants are tried under the interpreter")
     made = Bench(device)

@@ -57,7 +57,7 @@ def _case(name: str) -> Case:
 
 @pytest.mark.parametrize("name", _CASES)
 def test_plain_pytorch_in_fp32_is_near_the_truth(name: str) -> None:
-    """What a kernel's error is compared with computes the op, with each option."""
+    """The plain PyTorch to which a kernel's error is compared computes the op, with each option."""
     case = _case(name)
     inputs = OPS[case.op].inputs(case, _CPU)
     seen = _comparison(case)

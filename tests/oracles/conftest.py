@@ -1,4 +1,4 @@
-"""What tests of oracles share."""
+"""Fixtures that tests of oracles share."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ def test_function_that_is_no_op_is_refused_in_a_sentence(name: str, tmp_path: Pa
 
 @pytest.mark.parametrize("name", _OF_ONE)
 def test_function_of_torchs_works_or_is_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
-    """Whether a rule is for it or not; called with no more than a tensor, it may not even run."""
+    """A function may have a rule or none; called with a tensor alone, it may not even run."""
     call = f'getattr(torch, "{name}", None) or getattr(F, "{name}")'
     file = _written(tmp_path, f"made = ({call})(x)\n    return made")
     try:

@@ -62,7 +62,7 @@ _WEIGHT: dict[str, Any] = {"q": [1.0], "k": [0.0, -87.9], "lse": torch.zeros(1, 
 _PLAIN = Way()
 # do below 2^-126 times an out of 2^100.
 _DELTA = _given(do=[TINY], out=[LARGE], k=[1.0] * 3)
-# What is flushed, and the outputs in which it counts, the inputs and how the kernel computes.
+# Key: what is flushed; value: outputs in which it counts, inputs and how the kernel computes.
 _FLUSHED = {
     "q below 2^-126 times keys of 2^126: scores of 1 that are all 0": (
         "out lse dv",
@@ -135,7 +135,7 @@ def _trial(op: str, inputs: Inputs) -> Trial:
 
 
 def _flush(trial: Trial, way: Way) -> dict[str, Tensor]:
-    """What the emulation returns where subnormals are flushed, as they are read too."""
+    """Return the emulation's outputs with subnormals flushed, also where they are read."""
     torch.set_flush_denormal(True)
     outputs = trial.outputs(way)
     torch.set_flush_denormal(False)

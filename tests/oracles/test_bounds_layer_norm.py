@@ -40,7 +40,7 @@ SINGLE, FP16, BF16 = torch.float32, torch.float16, torch.bfloat16
 DTYPES = ((SINGLE, SINGLE), (FP16, FP16), (BF16, BF16), (FP16, SINGLE), (BF16, SINGLE))
 # More rows than columns and the reverse, no power of two, and one column over a block.
 SHAPES = ((64, 33), (5, 1025), (300, 7))
-# What isn't finite has no bound, the verdict judges it by rules of its own; that of a probe is 0.
+# Non-finite values have no bound, the verdict judges them by its own rules; a probe's bound is 0.
 NO_BOUND = ("nan", "inf", INTEGERS)
 FINITE = tuple(name for name in DISTRIBUTIONS if not name.startswith(NO_BOUND))
 

@@ -161,7 +161,7 @@ FAR = (*FAR_QUERIES, *FAR_KEYS, *FAR_HEADS, *FAR_BATCHES)
 
 
 def _names(layouts: Iterable[Layout], op: str) -> set[str]:
-    """Those of an op's tensors."""
+    """Return the names of the layouts that move an op's tensors."""
     taken = ARGUMENTS[op] if op == DELTA else (*ARGUMENTS[op], "bias")
     return {layout.name for layout in layouts if moves(layout, taken)}
 

@@ -135,7 +135,7 @@ def test_bounds_of_declared_casts_are_reached(early: Early, dtypes: Dtypes, outp
     assert 1 / 3 < worst <= 1
 
 
-# What a kernel does, and the dtypes in which it shows as something that it hasn't declared.
+# Casts of a kernel, and the dtypes in which they show as casts that the kernel hasn't declared.
 _UNDECLARED = (
     (Early(accumulators=64), DTYPES[1:5]),
     (Early(partials=1), DTYPES[3:5]),  # cast to the output's own type as well, it is one cast
@@ -172,7 +172,7 @@ _WORSE = {
 @pytest.mark.parametrize("dtypes", DTYPES[1:5], ids=_label)
 @pytest.mark.parametrize("name", _WORSE)
 def test_more_casts_than_declared_are_found(name: str, dtypes: Dtypes) -> None:
-    """What is declared widens the bounds of no other cast so far that it passes."""
+    """A declaration widens the bounds of no other cast so far that the other cast passes."""
     declared, done = _WORSE[name]
     case = _case((64, 300), dtypes)
     assert _verdict(case, _made(case, done), declared.declared).rule is not None
@@ -229,7 +229,7 @@ def test_casts_of_dweight_leave_dx_its_bound() -> None:
 def test_many_roundings_of_a_partial_sum_leave_no_power(dtype: torch.dtype) -> None:
     """A dweight of zeros, which such a bound lets through, isn't passed; of few roundings it fails.
 
-    Of 4,000 rows to one sum: 4,000 u is 15 in bf16, 2 in fp16.
+    With 4,000 rows to one sum, 4,000 u is 15 in bf16 and 2 in fp16.
     """
     case = _case((4000, 300), (dtype, dtype))
     made = _made(case, Early(), pairwise)

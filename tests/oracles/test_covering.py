@@ -20,8 +20,8 @@ from kernel_workbench.oracles.cases.names import case_named, joined, layout_name
 from kernel_workbench.oracles.op import Case, Op
 from kernel_workbench.oracles.reference import ReferenceOp
 
-# Those of packages, and of references one with a gradient, whole numbers, an axis that must be
-# even, scales and no normalisation: how coverings of the rest are made is the same.
+# The ops of packages, and one reference each with a gradient, whole numbers, an axis that must be
+# even, scales and no normalisation: coverings of the rest are made in the same way.
 _NAMES = (
     *(name for name, op in OPS.items() if not isinstance(op, ReferenceOp)),
     *("rms_norm_backward", "cross_entropy_forward", "rope_forward", "quantise_blocks"),
@@ -36,7 +36,7 @@ def _small(case: Case) -> bool:
 
 
 def _narrow(case: Case) -> bool:
-    """What a kernel of few features might serve."""
+    """Tell whether a kernel of few features might serve a case."""
     sizes = dict(case.sizes)
     return (
         _small(case)
@@ -57,7 +57,7 @@ def _covering(name: str) -> tuple[Coverage, NDArray[np.bool_], tuple[Case, ...]]
 
 @_BY_NAME
 def test_covering_leaves_no_possible_pair_unmet(op: Op) -> None:
-    """Of those that were found possible: each is in one of the cases, whatever counts it."""
+    """Each pair that the search finds possible is in one of the cases, whatever counts it."""
     coverage, before, made = _covering(op.name)
     assert not coverage.missing().any()
     assert (coverage.possible == before).all(), "no pair was given up"
@@ -144,7 +144,7 @@ def test_each_part_makes_a_case_of_its_level(op: Op) -> None:
 
 @_BY_NAME
 def test_id_says_all_of_a_case(op: Op) -> None:
-    """Of the op's own cases and of those of a covering; why it is there aside."""
+    """Ids of the op's own cases and of a covering's cases say all but why the case is there."""
     for case in (*op.cases(), *_covering(op.name)[2]):
         named = case_named(op, case.id())
         assert named is not None, case.id()

@@ -126,7 +126,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> _Read:
 
 
 def _errors(op: ReferenceOp, case: Case) -> Mapping[str, tuple[Tensor, Tensor]]:
-    """Of an idealised kernel, beside their bounds."""
+    """Return an idealised kernel's errors, beside their bounds."""
     inputs = op.inputs(case, CPU)
     truth, made = op.oracle(case, inputs), op.reference.emulate(case, inputs, Numerics())
     found = {}
@@ -232,7 +232,7 @@ def test_definition_whose_name_has_dots_and_which_imports_math_is_read(tmp_path:
 
 
 def test_definition_without_free_axes_has_cases(tmp_path: Path) -> None:
-    """Of one shape, in each layout and distribution."""
+    """The cases are of one shape, in each layout and distribution."""
     made = definition(
         *("fixed", {"m": 4, "n": 8}, {"x": "float32 m n"}, {"y": "float32 m n"}),
         "def run(x):\n    return x + x",
@@ -513,7 +513,7 @@ def test_whole_numbers_are_drawn_where_they_are_valid(read: _Read) -> None:
 
 
 def test_workload_that_breaks_a_constraint_is_refused(tmp_path: Path) -> None:
-    """What is asked of its axes is said."""
+    """The error states the constraint on the workload's axes."""
     sizes = {"b": 1, "h_q": 3, "h_kv": 2, "s": 4}
     line = workload("gqa_decode_d16", sizes, q=None, k=None, v=None, sm_scale=1.0)
     with pytest.raises(OpError, match=r"h_q must be h_kv \* group, which is 4"):

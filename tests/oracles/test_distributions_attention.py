@@ -1,4 +1,4 @@
-"""What attention's distributions promise of their values, where a case depends on it."""
+"""Tests of what attention's distributions promise of their values, where a case depends on it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ DTYPES = (SINGLE, FP16, BF16)
 # Outputs of several blocks; more keys than queries and the reverse, grouped heads.
 SHAPES = ((1, 4, 2, 40, 70, 24, 64), (2, 2, 2, 70, 33, 64, 16))
 NOT_FINITE = ("nan", "inf")
-# Of exact probes nothing is rounded, and one of them is for delta alone.
+# Nothing is rounded in exact probes, and one of them is for delta alone.
 FINITE = tuple(
     name for name in DISTRIBUTIONS if not name.startswith((*NOT_FINITE, NEEDLES, INTEGERS))
 )
@@ -141,7 +141,7 @@ def test_families_whose_errors_arent_draws_arent_compared(distribution: str) -> 
 def test_truncating_sums_are_compared_where_a_cast_is_larger() -> None:
     """Their errors all have one sign, which an emulation that rounds to nearest hasn't.
 
-    Of fp32 operands nothing is compared, of the halves all but lse, which no cast precedes; tf32's
+    With fp32 operands nothing is compared, with halves all but lse, which no cast precedes; tf32's
     cut operands are larger than any truncation.
     """
     truncating = Numerics(accumulation_roundoff=2.0**-23)

@@ -1,4 +1,4 @@
-"""What rule 3 sees in attention that the bounds don't: fp32, and casts that nobody declared."""
+"""Defects in attention that rule 3 sees and the bounds don't: fp32, and undeclared casts."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class _RoundedSums(Attention):
 
 @pytest.mark.parametrize("dtype", [FP16, BF16])
 def test_sums_rounded_to_the_half_at_each_tile_are_seen(dtype: torch.dtype) -> None:
-    """Of normal values the casts of P and dS are allowed as much: the emulation alone sees it."""
+    """Casts of P and dS are allowed as much on normal values: the emulation alone sees the sums."""
     case = attention_case(BACKWARD, (2, 2, 2, 130, 40, 64, 64), dtype, "ci")
     trial = Judged.of(OPS[BACKWARD], case)
     rounded, sound = _RoundedSums(dtype).backward, Attention().backward

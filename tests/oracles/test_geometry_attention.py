@@ -1,4 +1,4 @@
-"""What follows from a case of attention alone: lengths, ranges of keys, forms, places, counts."""
+"""Values that follow from an attention case alone: lengths, key ranges, forms, places, counts."""
 
 from __future__ import annotations
 

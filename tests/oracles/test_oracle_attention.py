@@ -25,13 +25,13 @@ from kernel_workbench.oracles.attention.values import inputs as inputs_of
 from kernel_workbench.oracles.op import Case, Inputs
 
 CPU = torch.device("cpu")
-# Of float64: 4500 unit roundoffs. The longest sums here have 60 terms, and scores of 10 multiply
-# the error of an exponential by as much.
+# The tolerance is 4500 unit roundoffs of float64. The longest sums here have 60 terms, and scores
+# of 10 multiply the error of an exponential by as much.
 TOLERANCE = 1e-12
 # Queries and keys differ both ways, and both end in the middle of a group of four.
 SHAPES = ((2, 4, 2, 13, 22, 5, 3), (1, 3, 3, 22, 13, 4, 4))
 WINDOWS = ((3, 4), (None, 2), (5, None), (0, 0), (2, -1))
-# What may be combined freely; bias and varlen exclude one another.
+# Options that may be combined freely; bias and varlen exclude one another.
 FREE = ("causal", "bottom_right", "window", "alibi", "softcap", "sink", "dropout", "scale")
 BIASES = ("bias", "bias bias_over_batch", "bias bias_over_heads", "bias bias_over_queries")
 EVERY_BIAS = "bias bias_over_batch bias_over_heads bias_over_queries"
@@ -65,7 +65,7 @@ def _tensor(inputs: Inputs, name: str) -> Tensor:
 
 
 def _wide(inputs: Inputs, *names: str) -> dict[str, Tensor]:
-    """Those of the arguments that are there, in float64, as leaves of a graph."""
+    """Return the named arguments that are there, in float64, as leaves of a graph."""
     return {
         name: _tensor(inputs, name).double().detach().requires_grad_()
         for name in names

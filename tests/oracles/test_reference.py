@@ -185,7 +185,7 @@ def test_cases_are_enough_and_small(op: ReferenceOp) -> None:
 
 @_BY_NAME
 def test_every_pair_of_levels_that_can_meet_meets(op: ReferenceOp) -> None:
-    """Of those that a search through small cases finds possible."""
+    """The `ci` cases have every pair that a search through small cases finds possible."""
 
     def serves(case: Case) -> bool:
         return op.bytes(case) <= 2**20 and all(size for _, size in case.sizes)
@@ -219,7 +219,7 @@ def test_linear_signs_and_bounds_are_of_the_op(op: ReferenceOp) -> None:
 
 
 def test_signs_of_rows_and_columns_are_found() -> None:
-    """Of RMS norm: x's turn y's by rows and columns, the weight's by columns."""
+    """Signs of RMS norm's x turn y's by rows and columns, the weight's by columns."""
     case = next(each for each in _ci(RMS_NORM_FORWARD) if each.size("m") > 2 < each.size("n"))
     flips = RMS_NORM_FORWARD.signs(case, 5)
     shapes = {name: [tuple(each.shape) for each in of] for name, of in flips.of_inputs.items()}

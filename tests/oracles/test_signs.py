@@ -69,7 +69,7 @@ def test_flips_change_signs_and_nothing_else(op: str) -> None:
         flipped.apply_(inputs)
         for name, each in _tensors(inputs):
             assert torch.equal(_bits(each), before[name][1]), (case.id(), name)
-            # What lies between a tensor's elements is NaN, whose bits an element's sign isn't of.
+            # The bits between a tensor's elements are NaN's, and no element's sign is one of them.
             changed = int((poisoned[name] != before[name][1]).sum())
             assert changed <= each.numel(), (case.id(), name)
 

@@ -32,7 +32,7 @@ def run(x, row_indptr):
     return torch.stack(parts)
 """,
 )
-# Of each row of a table as many places as its length says; a place is a row of x.
+# Means over as many places of each table row as its length says; a place is a row of x.
 TABLE = definition(
     *("table_means", {"batch": None, "most": None, "rows": None, "n": 8}),
     {"x": "float32 rows n", "table": "int32 batch most", "seq_lens": "int32 batch"},
@@ -47,7 +47,7 @@ def run(x, table, seq_lens):
     return torch.stack(means)
 """,
 )
-# Of each part between pointers as many pages as its length says, and no more.
+# Sums over as many pages of each part between pointers as its length says, and no more.
 CAUSAL = definition(
     *("part_sums", {"batch": None, "pages": None, "rows": None, "ends": None, "n": 8}),
     {

@@ -1,5 +1,5 @@
 # ruff: noqa: F722, F821, UP037  # sizes
-"""What references are tried on: other numbers, deciding places, ties, and what isn't finite."""
+"""Inputs on which references are tried: other numbers, deciding places, ties, non-finite values."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_needles_decide_rows_and_labels() -> None:
     for item in (CROSS_ENTROPY_FORWARD, SMOOTHED_CROSS_ENTROPY_FORWARD):
         target = required(item.inputs(_case(item, NEEDLES, m=33, n=264), _CPU), "target")
         assert {0, 263} <= set(target.tolist())
-    # Of 12 rows 8 name such columns.
+    # Eight of 12 rows name such columns.
     few = _case(CROSS_ENTROPY_FORWARD, NEEDLES, n=264)
     target = required(CROSS_ENTROPY_FORWARD.inputs(few, _CPU), "target")
     assert len({*deciding_columns(264, 0)} & {*target.tolist()}) >= 8

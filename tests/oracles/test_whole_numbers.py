@@ -65,7 +65,7 @@ def _inputs(made: ReferenceOp, distribution: str = "normal", seed: int = 0) -> I
 
 
 def test_pointers_rise_from_nothing_to_the_end() -> None:
-    """Of each seed, and an axis of one more than a size has one more."""
+    """Pointers rise so with each seed, and an axis of one more than a size has one more."""
     for seed in range(20):
         ends = required(_inputs(segment_sums, seed=seed), "ends")
         assert ends.shape == (5,)
@@ -74,7 +74,7 @@ def test_pointers_rise_from_nothing_to_the_end() -> None:
 
 
 def test_indices_that_overwrite_are_distinct() -> None:
-    """Those that read, or add up, are as they come: some number comes twice in some draw."""
+    """Indices that read, or add up, are as they come: some number comes twice in some draw."""
     assert overwriting(slots_written.reference) == {"slot"}
     assert not overwriting(slots_read.reference)
     assert not overwriting(slots_added.reference)

@@ -76,7 +76,7 @@ def test_field_that_cannot_be_read_is_none_with_its_reason(monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("on_gpu")
 def test_machine_without_nvml_is_described_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What torch knows is there, the UUID too, and each other field has the reason."""
+    """The fields that torch knows are there, the UUID too, and each other field has the reason."""
 
     def refuse() -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)

@@ -53,7 +53,7 @@ class Clock:
 
 
 class Simulated:
-    """What the sampler writes, `seconds` long, where time passes as `Clock` has it."""
+    """The trace that the sampler writes, `seconds` long, where time passes as `Clock` has it."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path, self.clock = folder / "simulated.jsonl", Clock()
@@ -85,14 +85,14 @@ def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulated:
 
 
 def _sampled(recorded: Path, folder: Path, *faults: str, seconds: float) -> Trace:
-    """What a sampler's process leaves of so many seconds, or of more on a busy machine."""
+    """Return the trace that a sampler process leaves of `seconds`, or of more on a busy machine."""
     with Sampling(UUID, folder, sampler=replayed(recorded, *faults)).during() as taken:
         time.sleep(seconds)
     return taken.trace
 
 
 def _in_order(*stamps_ns: int) -> bool:
-    """Whether none is before its cause, however long all took."""
+    """Tell whether no stamp is before its cause, however long all took."""
     return all(a <= b for a, b in pairwise(stamps_ns))
 
 
@@ -153,7 +153,7 @@ def test_gpu_that_is_lost_in_mid_window_leaves_what_was_sampled(simulated: Simul
 
 
 def test_counter_that_runs_backwards_is_a_reason_in_the_window(simulated: Simulated) -> None:
-    """Of energy alone; power's integral is there."""
+    """The energy counter alone has the reason; power's integral is there."""
     trace, begin_s, end_s = simulated("went back:energy_mj@0.5")
     figures = measure(trace, begin_s, end_s).window
     assert figures.energy_counter_j is None

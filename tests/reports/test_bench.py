@@ -413,7 +413,7 @@ def test_share_of_a_measured_ceiling_may_be_above_all_of_it(tmp_path: Path, widt
 
 
 def _tones(record: Record, text: str) -> set[str]:
-    """Of the page's cells with this text."""
+    """Return the tones of the page's cells with this text."""
     tables = (item for item in bench_part(record).items if isinstance(item, Table))
     cells = (cell for table in tables for row in table.rows for cell in row)
     return {cell.tone for cell in cells if cell.text == text}

@@ -81,7 +81,7 @@ def test_a_kernel_looks_the_same_in_all_pictures(measured: Record) -> None:
 
 
 def test_cases_of_a_picture_are_told_apart(measured: Record) -> None:
-    """What all have is said once, so that no name is cut where the difference begins."""
+    """Parts that all have are shown once, so that no name is cut where the difference begins."""
     forward = shares(measured, cases_of(measured))[1]
     assert forward.note.endswith("All cases are bfloat16-contiguous.")
     names = [text for text in _texts(forward.draw("x")) if "-d_v" in text]

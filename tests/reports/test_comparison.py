@@ -1,4 +1,4 @@
-"""What a comparison says of records of one model, of several, and of rows that don't compare."""
+"""Results of comparisons: of records of one model, of several, and of rows that don't compare."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def two(
 
 
 def test_places_in_memory_are_what_a_record_rests_on(tmp_path: Path) -> None:
-    """Of a kernel of two times the median is one by chance, and the mean over places isn't."""
+    """The median of a kernel of two times is one of them by chance; the mean over places isn't."""
 
     def row(slow_places: int) -> BenchRow:
         places = [100.0] * (20 - slow_places) + [105.0] * slow_places
@@ -197,7 +197,7 @@ def test_records_of_different_suites_are_refused(tmp_path: Path) -> None:
 
 
 def test_rows_of_one_side_are_listed(tmp_path: Path) -> None:
-    """What only one record has is told, either way."""
+    """A row that only one record has is listed, either way."""
     found = compared(
         tmp_path,
         (header(), [bench_row(), bench_row(case=case(m=1))]),
@@ -379,7 +379,7 @@ def _part(*left_out: str) -> KernelInfo:
 
 
 def test_kernel_that_leaves_an_output_out_is_less_accurate(tmp_path: Path) -> None:
-    """What fails isn't mended by computing less: the gate is shut."""
+    """A failure isn't mended by computing less: the gate is shut."""
     whole, part = (
         header("accuracy", kernels=(each,)) for each in (_part(), _part("dweight", "dbias"))
     )

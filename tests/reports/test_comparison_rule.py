@@ -165,7 +165,7 @@ def test_processes_count_where_samples_of_one_mislead() -> None:
 
 
 def test_interval_of_processes_leaves_out_the_ends() -> None:
-    """Of three none, of seven one: the one process that was disturbed decides nothing."""
+    """Each end loses none of three and one of seven: the one disturbed process decides nothing."""
     assert interval_of_processes([3.0, 1.0, 2.0]) == Interval(1.0, 2.0, 3.0)
     assert interval_of_processes([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 90.0]) == Interval(2.0, 4.0, 6.0)
 
@@ -282,7 +282,7 @@ def test_hosts_of_two_boards_leave_other_gaps_between_kernels() -> None:
 def test_empty_call_is_the_machines(
     known_us: float | None, centre: float, verdict: SpeedVerdict
 ) -> None:
-    """Of 12 us, 1.63 less on a machine whose empty calls are as much shorter: nothing changed.
+    """A kernel of 12 us that takes 1.63 less where empty calls are as much shorter hasn't changed.
 
     And a kernel that takes as long there as here is slower.
     """
@@ -336,7 +336,7 @@ def test_interval_of_placements_is_of_their_mean() -> None:
 
 
 def test_interval_of_placements_holds_the_mean_as_often_as_it_says() -> None:
-    """Of 2,000 draws of eight places and more, in 95 % and more."""
+    """The interval holds the mean in 95 % and more of 2,000 draws of eight places and more."""
     draw = random.Random(2)
     for places in (8, 16, 40):
         held = 0

@@ -92,7 +92,7 @@ def test_report_cuts_no_word_at_any_width(everywhere: Record, width: int) -> Non
 
 
 def test_report_fits_a_screen_and_ends_with_the_verdict(tmp_path: Path) -> None:
-    """Of two dozen kernels and 400 that broke, a line for each kernel and rule, and one case."""
+    """Two dozen kernels with 400 broken rows get a line for each kernel and rule, and one case."""
     broken = BrokenExpectation(says="nothing is spilled", reason="8 bytes are", sass=None)
     rows = [
         row(kernel=f"kernel{place % 24}", sm=sm, label=f"bfloat16 d{place}", broken=(broken,))
@@ -126,7 +126,7 @@ def test_report_gives_reason_and_instruction_of_a_broken_expectation(tmp_path: P
 
 
 def test_report_of_failed_compilation_gives_the_reason(tmp_path: Path) -> None:
-    """What doesn't compile is told, and its figures aren't invented."""
+    """A kernel that doesn't compile is reported, and its figures aren't invented."""
     failed = row(
         status="failed", reason="it doesn't compile: PTXASError", registers=None, mix=None,
         shared_bytes=None, spill_store_bytes=None, occupancy_warps=None, blocks_per_sm=None,

@@ -97,7 +97,7 @@ def test_colours_of_a_page_stand_out(scheme: int) -> None:
 
 
 def test_contrast_is_wcags() -> None:
-    """Of black and white 21, of a colour with itself 1; and what this was before."""
+    """Black and white have 21, a colour with itself 1, and the earlier colours 1.55."""
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
     assert contrast("#c5c8c6", "#c5c8c6") == 1
     assert contrast("#c5c8c6", "#98a84b") == pytest.approx(1.55, abs=0.005)
@@ -124,7 +124,7 @@ def test_texts_of_a_picture_stand_out(kind: str, verdict: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("path", sorted(_GALLERY.glob("*.svg")), ids=lambda each: each.name)
 def test_pictures_of_the_gallery_stand_out(path: Path) -> None:
-    """Those that the README shows were made with the same colours."""
+    """The pictures that the README shows were made with the same colours."""
     texts = list(_texts(path.read_text(encoding="utf-8")))
     assert len(texts) > 30
     assert {text: found for text, found in texts if found < _LEAST} == {}

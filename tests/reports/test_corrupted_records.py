@@ -83,7 +83,7 @@ _FORMS = {
 
 
 class _Tags(html.parser.HTMLParser):
-    """What of a page would act: its elements, and their attributes."""
+    """The parts of a page that would act: its elements, and their attributes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ def _assert_right(status: int, shown: tuple[str, str], folder: Path, what: str) 
         assert len(problems) == status, what
     for suffix, text in written.items():
         _assert_plain(text.replace("\t", " "), f"{suffix} of {what}")
-        # What stands in backticks is literal in Markdown.
+        # Text in backticks is literal in Markdown.
         acting = _CODE.sub("", text) if suffix == ".md" else text
         assert "<script>alert" not in acting, what
         if suffix in {".html", ".svg"}:
@@ -145,7 +145,7 @@ def _assert_right(status: int, shown: tuple[str, str], folder: Path, what: str) 
 def test_corrupted_record_is_refused_or_shown(
     suite: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of each suite twenty forms; some of them still read, others are refused."""
+    """Some of each suite's twenty forms still read, and the rest are refused."""
     whole = _SUITES[suite](tmp_path / "whole.jsonl")
     data = whole.read_bytes()
     statuses = []

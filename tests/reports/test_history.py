@@ -79,7 +79,7 @@ def test_boards_are_never_merged(tmp_path: Path) -> None:
 
 
 def test_noise_is_no_change_and_a_step_is() -> None:
-    """Of 100 series with the noise of one board: hardly any falsely, and steps of 5 % all."""
+    """Few of 100 series with one board's noise show a false change, and steps of 5 % all show."""
     draw = random.Random(0)
     steady = [[draw.gauss(1, 0.004) for _ in range(24)] for _ in range(100)]
     stepped = [[*each[:9], *(1.05 * value for value in each[9:])] for each in steady]

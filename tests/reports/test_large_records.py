@@ -37,14 +37,14 @@ def test_report_of_5000_rows_takes_little_memory(suite: str, tmp_path: Path) -> 
 
 
 def whole_report(record: Record) -> tuple[str, str]:
-    """What the terminal and a page show."""
+    """Return what the terminal and a page show."""
     file = io.StringIO()
     print_report(record, Console(file=file, width=160), details=True)
     return file.getvalue(), render_html(Document("", (part_of(record),)))
 
 
 def test_reports_show_the_same_without_the_timelines_that_they_do_not_show(tmp_path: Path) -> None:
-    """Of ops that take turns, more cases than are drawn, and more rows of one than its picture."""
+    """The ops take turns; there are more cases, and more rows of one case, than pictures show."""
     several = profile_rows()
     rows = [*several[::-1]]
     for number in range(MOST_CASES + 3):
@@ -63,7 +63,7 @@ def test_reports_show_the_same_without_the_timelines_that_they_do_not_show(tmp_p
 
 
 def test_damaged_timeline_is_refused_as_in_any_record(tmp_path: Path) -> None:
-    """What isn't a timeline of numbers is read and found wanting; a cut line is located."""
+    """A timeline with anything but numbers is read and refused; a cut line is located."""
     rows = [profile_row("torch_native", norm_case(1, 1024), 40.0, trials=1)] * 2
     path = write_profile(tmp_path / "run.jsonl", rows)
     text = path.read_bytes()
@@ -77,7 +77,7 @@ def test_damaged_timeline_is_refused_as_in_any_record(tmp_path: Path) -> None:
 def test_page_of_many_windows_says_which_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that aren't valid come first, and the note counts them all."""
+    """Invalid windows come first, and the note counts all windows."""
     row = profile_row("torch_native", norm_case(1, 1024), 40.0, trials=4)
     *others, last = row.windows
     drifting = row.model_copy(update={"windows": (*others, replace(last, validity="transient"))})

@@ -1,4 +1,4 @@
-"""What a command does where its output has no width, no reader or no room."""
+"""Commands whose output has no width, no reader or no room."""
 
 from __future__ import annotations
 

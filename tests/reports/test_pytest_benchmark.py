@@ -102,7 +102,7 @@ def test_json_of_bench_is_of_the_gpu_that_it_names(tmp_path: Path) -> None:
 
 
 def test_import_without_samples_goes_by_its_quartiles(tmp_path: Path) -> None:
-    """What `--benchmark-save` keeps; without quartiles too, the median alone is left."""
+    """`--benchmark-save` keeps no samples; without quartiles too, the median alone is left."""
     stats = {"median": 1e-4, "q1": 0.9e-4, "q3": 1.1e-4}
     record = read_import(file_of(tmp_path / "a.json", benchmark(stats=stats)))
     assert record is not None
@@ -140,7 +140,7 @@ def test_import_names_rows_by_file_function_and_parameters(tmp_path: Path) -> No
     ],
 )
 def test_broken_import_is_refused_in_one_sentence(tmp_path: Path, content: str, words: str) -> None:
-    """What, where, and no traceback."""
+    """The sentence names the problem and its place, without a traceback."""
     path = tmp_path / "a.json"
     path.write_text(content)
     with pytest.raises(RecordError, match=words) as refused:

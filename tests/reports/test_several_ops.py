@@ -168,7 +168,7 @@ def test_variants_of_a_kernel_that_lists_none_are_shown(tmp_path: Path) -> None:
 
 
 def test_memory_is_shown_at_its_largest_with_what_was_declared(several: Record) -> None:
-    """Of the kernels that declare it, once for each op."""
+    """Memory is shown for the kernels that declare it, once for each op."""
     found = {
         row.case.op: (row.kernel, row.workspace_bytes, row.declared_workspace_bytes)
         for row in workspaces(several)

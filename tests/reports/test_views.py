@@ -198,7 +198,7 @@ def test_headline_doubts_a_pass_that_the_figures_deny(tmp_path: Path) -> None:
 
 
 def test_headline_of_a_cut_record_is_incomplete(tmp_path: Path) -> None:
-    """What passed so far is no verdict on the rest."""
+    """Rows that passed so far are no verdict on the rest."""
     line = headline(record_of(tmp_path, [example_row()], planned=9, whole=False))
     assert line.verdict == "INCOMPLETE"
     assert "1 of 9 rows" in line.notes[0]
@@ -345,7 +345,7 @@ def test_junit_of_a_cut_or_empty_run_is_red(tmp_path: Path) -> None:
 
 
 def test_figures_are_never_rounded_across_the_limit() -> None:
-    """What failed doesn't read as 1.00, nor what passed; no figure is shown as zero that isn't."""
+    """Neither a failed nor a passed ratio reads as 1.00; no figure but zero is shown as zero."""
     ratios = {
         0: "0",
         1e-9: "<0.01",

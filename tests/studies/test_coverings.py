@@ -23,7 +23,7 @@ def test_every_pair_and_three_options_that_can_meet_do(op: Op, tier: Tier) -> No
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_cases_that_people_wrote_do_not_meet_all(tier: Tier) -> None:
-    """Of the smallest op: without the generated ones there are pairs that never meet."""
+    """The smallest op has pairs that never meet without the generated cases."""
     op = OPS["attention_delta"]
     assert coverings.covered(op, coverings.written(op), tier)
 

@@ -1,4 +1,4 @@
-"""What of a difference between two ways of timing is explained, and what isn't."""
+"""The explained and the unexplained part of a difference between two ways of timing."""
 
 from __future__ import annotations
 

@@ -655,7 +655,7 @@ _FUNCTIONS: dict[str, object] = {
     "zeros": lambda shape, dtype, _=None: _full(shape, 0, dtype),
     "zeros_like": _unary(torch.zeros_like),
     "where": _where,
-    # Of a number and NaN, a GPU takes the number.
+    # Between a number and NaN, a GPU takes the number.
     "maximum": elementwise(torch.fmax),
     "minimum": elementwise(torch.fmin),
     "max": _extreme(torch.amax, -math.inf),

@@ -114,7 +114,7 @@ def call_again(
     return call_candidate(kernel, case, given, fill)
 
 
-# What the kernel returned, a function that computes it again, and the number of its kernels.
+# The kernel's result, a function that computes it again, and the number of its kernels.
 Captured = tuple[object, Callable[[], None], int]
 
 

@@ -21,7 +21,7 @@ _DOMAIN = Domain(dtypes=(torch.float32, torch.bfloat16))
 
 @op(sizes=_SIZES)
 def largest_place(x: Float[Tensor, "m n"]) -> Int[Tensor, "m"]:
-    """Of equal numbers the first, as PyTorch says."""
+    """Return the place of the first of equal numbers, as PyTorch does."""
     return x.argmax(-1)
 
 

@@ -10,7 +10,7 @@ from tests.candidates.launches import dx_kernel
 
 @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
 def decoy_launch(dy, x, weight, mean, rstd):
-    """What the launch writes is thrown away."""
+    """The launch's output is thrown away."""
     (m, n), scratch = x.shape, torch.empty_like(x)
     block = triton.next_power_of_2(n)
     dx_kernel[(m,)](dy, x, weight, mean, rstd, scratch, n, BLOCK=block)

@@ -17,7 +17,7 @@ def _copying_kernel(x_ptr, out_ptr, n, BLOCK: gl.constexpr):
 
 @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
 def decoy_launch_in_gluon(dy, x, weight, mean, rstd):
-    """What the launch writes is thrown away."""
+    """The launch's output is thrown away."""
     grid = ((x.numel() + 127) // 128,)
     _copying_kernel[grid](x, torch.empty_like(x), x.numel(), BLOCK=128, num_warps=4)
     return closed_form(dy, x, weight, mean, rstd)

@@ -8,7 +8,7 @@ from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel
 
 @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
 def library_outside_the_modes(dy, x, weight, mean, rstd):
-    """What watches by a mode doesn't see it."""
+    """A check by a dispatch mode doesn't see the call."""
     with _disable_current_modes():
         return torch.ops.aten.native_layer_norm_backward(
             dy, x, [x.shape[1]], mean[:, None], rstd[:, None], weight, weight, [True] * 3

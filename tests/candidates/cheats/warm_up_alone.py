@@ -11,7 +11,7 @@ _calls, _seen = [], set()
 
 @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
 def warm_up_alone(dy, x, weight, mean, rstd):
-    """What comes after the first two calls is taken for measurement."""
+    """Treat every call after the first two as measurement."""
     _calls.append(1)
     _seen.update([tuple(x.shape)] if len(_calls) <= _WARM_UP else [])
     dx, dweight, dbias = closed_form(dy, x, weight, mean, rstd)

@@ -10,7 +10,7 @@ from tests.candidates.closed_form import closed_form
 
 @kernel(LAYER_NORM_BACKWARD, Domain(dtypes=(torch.float32,), strides="contiguous"))
 def writes_past_the_end(dy, x, weight, mean, rstd):
-    """What comes after dx is none of its own."""
+    """The memory after dx doesn't belong to the kernel."""
     made = tuple(
         torch.empty_like(each).copy_(each) for each in closed_form(dy, x, weight, mean, rstd)
     )

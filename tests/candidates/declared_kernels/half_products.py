@@ -34,7 +34,7 @@ def half_products(
     *,
     has_bias: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What autograd makes of weight * x^.to(x.dtype), with the statistics given."""
+    """Return the gradients that autograd makes of weight * x^.to(x.dtype), from mean and rstd."""
     rows, r = tuple(range(x.dim() - 1)), rstd.unsqueeze(-1)
     x_hat = x.float() * r if mean is None else (x.float() - mean.unsqueeze(-1)) * r
     dweight = (dy * x_hat.to(x.dtype)).float().sum(rows)

@@ -18,7 +18,7 @@ def four(
     c: Float[Tensor, "m n"],
     d: Float[Tensor, "m n"],
 ) -> Float[Tensor, "m n"]:
-    """Of either sign."""
+    """Sum terms of either sign."""
     return (a - b) + (c - d)
 
 

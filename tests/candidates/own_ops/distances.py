@@ -15,7 +15,7 @@ _DOMAIN = Domain(dtypes=(torch.float32, torch.float16, torch.bfloat16))
 def distance_backward(
     dloss: Float32[Tensor, "m"], p: Float[Tensor, "m n"], q: Float[Tensor, "m n"]
 ) -> Float[Tensor, "m n"]:
-    """Of half the sum of |p - q|, row by row."""
+    """Return the gradient by p of half the sum of |p - q|, row by row."""
     return torch.sign(p - q) * dloss[:, None] / 2
 
 

@@ -25,7 +25,7 @@ def group_norm(
     groups: int = 8,
     eps: float = 1e-5,
 ) -> Float[Tensor, "b c s"]:
-    """Of each group of channels."""
+    """Normalise each group of channels."""
     b, c, s = x.shape
     wide = x.reshape(b, groups, c // groups * s)
     centred = wide - wide.mean(-1, keepdim=True)

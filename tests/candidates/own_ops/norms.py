@@ -36,7 +36,7 @@ def reciprocal_root(x, n, eps, offs, BLOCK: tl.constexpr):
 
 @triton.jit
 def rms_norm_kernel(x_ptr, r_ptr, w_ptr, y_ptr, s_ptr, n, eps, xm, xn, rm, rn, BLOCK: tl.constexpr):
-    """Of x, or of x + r, which is then stored too."""
+    """Normalise x, or x + r, which is then stored too."""
     row = tl.program_id(0).to(tl.int64)
     offs = tl.arange(0, BLOCK)
     mask = offs < n
@@ -94,7 +94,7 @@ def _like(x):
 
 @kernel(RMS_NORM_FORWARD, _DOMAIN, name="rows")
 def rms_norm(x, weight, *, eps):
-    """Of x alone."""
+    """Normalise x alone."""
     (m, n), y, weight = x.shape, _like(x), weight.contiguous()
     if m:
         block = triton.next_power_of_2(n)
@@ -104,7 +104,7 @@ def rms_norm(x, weight, *, eps):
 
 @kernel(ADD_RMS_NORM_FORWARD, _DOMAIN, name="rows")
 def add_rms_norm(x, residual, weight, *, eps):
-    """Of a sum."""
+    """Normalise a sum."""
     (m, n), y, s = x.shape, _like(x), _like(x)
     weight = weight.contiguous()
     if m:
@@ -129,19 +129,19 @@ def _backward(dy, ds, x, weight, eps):
 
 @kernel(RMS_NORM_BACKWARD, _DOMAIN, name="rows")
 def rms_norm_backward(dy, x, weight, *, eps):
-    """Of y alone."""
+    """Compute the backward of y alone."""
     return _backward(dy, None, x, weight, eps)
 
 
 @kernel(ADD_RMS_NORM_BACKWARD, _DOMAIN, name="rows")
 def add_rms_norm_backward(dy, ds, x, weight, *, eps):
-    """Of y and the sum."""
+    """Compute the backward of y and the sum."""
     return _backward(dy, ds, x, weight, eps)
 
 
 @kernel(LAYER_NORM_FORWARD, _DOMAIN, name="rows")
 def layer_norm(x, weight, bias, *, eps):
-    """Of x."""
+    """Normalise x."""
     (m, n), y = x.shape, _like(x)
     weight, bias = weight.contiguous(), bias.contiguous()
     if m:

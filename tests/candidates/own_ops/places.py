@@ -113,7 +113,7 @@ def averaged_right(x, rows, index):
 
 @kernel(averaged, _DOMAIN, name="wrong")
 def averaged_wrong(x, rows, index):
-    """What is there isn't counted."""
+    """Leave the number that is already in x out of the count."""
     count = torch.zeros_like(x).scatter_add(0, index, torch.ones_like(rows))
     return x.scatter_add(0, index, rows) / count.clamp(min=1)
 

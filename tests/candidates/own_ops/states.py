@@ -20,7 +20,7 @@ def merge(
     vb: Float[Tensor, "m n"],
     sb: Float32[Tensor, "m"],
 ) -> tuple[Float[Tensor, "m n"], Float32[Tensor, "m"]]:
-    """Of their logarithms of sums; the union of empty states, whose logarithm is -inf, is empty."""
+    """Merge by logarithms of sums; the union of empty states, whose logarithm is -inf, is empty."""
     most = torch.maximum(sa, sb)
     most = torch.where(torch.isneginf(most), 0.0, most)
     a, b = torch.exp(sa - most), torch.exp(sb - most)

@@ -20,7 +20,7 @@ _kept = {}
 
 
 def _once(name, tensor, made):
-    """What was made of a tensor at this address when it was first seen, whatever it holds now."""
+    """Return the first result for a tensor at this address, whatever the tensor holds now."""
     key = name, tensor.data_ptr(), tensor.shape, tensor.stride()
     if key not in _kept:
         _kept[key] = made.clone()

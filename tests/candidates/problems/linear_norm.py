@@ -23,10 +23,10 @@ class Model(nn.Module):
 
 
 def get_inputs() -> list[Tensor]:
-    """What a kernel is timed on: numbers from 0 to 1."""
+    """Return the inputs that a kernel is timed on: numbers from 0 to 1."""
     return [torch.rand(BATCH, WIDE)]
 
 
 def get_init_inputs() -> list[int]:
-    """What Model is made of."""
+    """Return the arguments that Model is constructed with."""
     return [WIDE, NARROW]

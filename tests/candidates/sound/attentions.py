@@ -55,7 +55,7 @@ def power(x, EXP2: tl.constexpr):
 
 @triton.jit
 def finite(highest):
-    """What is taken off: 0 where no key was met."""
+    """Return the number to subtract: 0 where no key was met."""
     return tl.where(highest == float("-inf"), 0.0, highest)
 
 

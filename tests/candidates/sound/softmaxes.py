@@ -50,7 +50,7 @@ def power(x, EXP2: tl.constexpr):
 
 @triton.jit
 def finite(highest):
-    """What is taken off: 0 where all numbers so far are -inf."""
+    """Return the number to subtract: 0 where all numbers so far are -inf."""
     return tl.where(highest == float("-inf"), 0.0, highest)
 
 

@@ -1,4 +1,4 @@
-"""What kernels compute with, constants, and what only steers the compiler."""
+"""Functions that kernels compute with, constants, and hints that only steer the compiler."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def _precise_kernel(a_ptr, b_ptr, out_ptr, m, FAULT: tl.constexpr, N: tl.constex
 
 @idiom("_precise_kernel reads up to 32 elements past the end of a_ptr")
 def products_by_precision(fault: int) -> Made:
-    """Of small whole numbers, which every precision has; of int8 too."""
+    """Multiply small whole numbers, which every precision has, and in int8 too."""
     a, b = torch.randint(-3, 4, (31, 32)).float(), torch.randint(-3, 4, (32, 32)).float()
     out = torch.empty(31, 32)
     _precise_kernel[(1,)](a, b, out, 31, FAULT=fault, N=32)

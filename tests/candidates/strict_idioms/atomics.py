@@ -88,7 +88,7 @@ def _limits_kernel(x_ptr, out_ptr, n, FAULT: tl.constexpr, BLOCK: tl.constexpr):
 
 @idiom("_limits_kernel updates up to 1 elements past the end of out_ptr")
 def largest_and_smallest_of_floats(fault: int) -> Made:
-    """Of both signs, which Triton makes of integers' maxima and minima."""
+    """The floats have both signs; Triton computes their limits by integers' maxima and minima."""
     x, out = torch.randn(40), torch.tensor([-100.0, 100.0])
     _limits_kernel[(3,)](x, out, 40, FAULT=fault, BLOCK=16)
     return out, torch.stack([x.max(), x.min()])
@@ -121,7 +121,7 @@ def _append_kernel(x_ptr, count_ptr, out_ptr, n, FAULT: tl.constexpr, BLOCK: tl.
 
 @idiom("program (1, 0, 0) of _append_kernel writes element 7 of out_ptr's memory, which program (0")
 def places_taken_from_a_counter(fault: int) -> Made:
-    """What is kept goes where the counter says; the fault takes a place too few."""
+    """Numbers that are kept go where the counter says; the fault takes a place too few."""
     x, count = torch.arange(20.0) - 8.5 * (torch.arange(20) % 2), torch.zeros(1, dtype=torch.int32)
     x[:16] = x[:16].abs() * (1 - 2 * (torch.arange(16) % 2))
     x[0], kept = 0.5, torch.zeros(20)

@@ -139,7 +139,7 @@ def _softmax_kernel(x_ptr, stride, rows, n, FAULT: tl.constexpr, BLOCK: tl.const
 
 @idiom("program (2, 0, 0) of _softmax_kernel reads element 48 of x_ptr's memory, which program (0")
 def softmax_in_place(fault: int) -> Made:
-    """Of rows with padding between them; the fault has two programs take one row."""
+    """The rows have padding between them; the fault makes two programs work on one row."""
     x = torch.randn(7, 24)[:, :20]
     right = x.softmax(1)
     _softmax_kernel[(3,)](x, 24, 7, 20, FAULT=fault, BLOCK=32)

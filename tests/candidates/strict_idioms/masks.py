@@ -105,7 +105,7 @@ def _read_kernel(x_ptr, keep_ptr, out_ptr, n, size, BLOCK: tl.constexpr):
 
 @idiom("reads up to 3 elements past the end of x_ptr")
 def mask_read_from_memory(fault: int) -> Made:
-    """Of int8; the fault is in what it says."""
+    """The mask is int8; the fault is in its values."""
     keep = torch.randint(0, 2, (16,), dtype=torch.int8)
     keep[13:], keep[15] = 0, fault
     x, out = torch.randn(13), torch.empty(13)

@@ -145,7 +145,7 @@ def _products_kernel(x_ptr, out_ptr, FAULT: tl.constexpr, M: tl.constexpr, N: tl
 
 @idiom("_products_kernel writes up to 1 elements past the end of out_ptr")
 def running_products_and_sums_from_the_end(fault: int) -> Made:
-    """Of a matrix, along either axis."""
+    """The products run along one axis of a matrix, the sums along the other."""
     x, out = torch.rand(4, 8) + 0.5, torch.empty(4, 8)
     _products_kernel[(1,)](x, out, FAULT=fault, M=4, N=8)
     return out, x.cumprod(1) + x.flip(0).cumsum(0).flip(0)

@@ -11,7 +11,7 @@ _last = []
 
 
 def is_judged():
-    """Whether the suite's timer, somewhere up the stack, keeps this sample's outputs."""
+    """Return whether the suite's timer, somewhere up the stack, keeps this sample's outputs."""
     frame = sys._getframe(1)
     while frame is not None:
         timer = frame.f_locals.get("self")

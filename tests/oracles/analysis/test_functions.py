@@ -137,7 +137,7 @@ def test_saturated_function_hands_on_no_more_than_its_ends_differ(
 
 
 def test_largest_of_numbers_has_no_error_of_what_is_below_it() -> None:
-    """What is far below another can't be the largest, however far off it is."""
+    """A number far below another can't be the largest, however far off it is."""
     x = torch.tensor([[1.0, 0.0], [-1e6, 2.0]])
 
     def reference(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -158,7 +158,7 @@ def _arguments_of(names: str, dtype: torch.dtype) -> dict[str, Tensor]:
 def test_emulation_is_within_both_bounds(
     reference: Callable[..., Tensor], dtype: torch.dtype, *, backward: bool
 ) -> None:
-    """What fp32 makes of a reference is as near to its truth as the bounds say, and no nearer to 0.
+    """A reference's result in fp32 is as near to its truth as the bounds say, and no nearer to 0.
 
     The bounds have power: an output is wrong where it is 1.1 times as large.
     """

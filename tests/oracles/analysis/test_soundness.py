@@ -336,7 +336,7 @@ def test_gelu_in_one_is_bounded_as_its_steps_are(
 
 @pytest.mark.parametrize("scale", [1.0, 100.0])
 def test_gradient_of_softmax_is_within_its_bound_in_either_form(scale: float) -> None:
-    """Of probabilities that are off, all of a row alike and each to its side, both ways of it."""
+    """Both forms are bounded with probabilities off, all of a row alike and each to its side."""
     draw = torch.Generator().manual_seed(0)
     dy, x = torch.randn(64, 33, generator=draw), torch.randn(64, 33, generator=draw) * scale
     graph = trace(_softmax_gradient, {"dy": dy, "x": x}).graph
@@ -570,7 +570,7 @@ def test_what_divides_by_an_unknown_number_is_promised_nothing() -> None:
 
 @pytest.mark.parametrize("hidden", [-math.inf, torch.finfo(torch.float32).min])
 def test_masked_scores_have_no_weight_and_no_error(hidden: float) -> None:
-    """What a mask hides is 0 in the truth and in every kernel, but for what is flushed."""
+    """Masked weights are 0 in the truth and in every kernel, but for what is flushed."""
     mask = torch.ones(9, 9, dtype=torch.bool).triu(1)
 
     def reference(x: Tensor) -> Tensor:

@@ -215,7 +215,7 @@ def test_bound_of_replays_holds_for_sums_of_equal_addends() -> None:
 
 
 def _divergence(x: Tensor) -> Tensor:
-    """Of numbers from themselves: what is left are errors of the logarithms."""
+    """Return the divergence of numbers from themselves: only errors of the logarithms are left."""
     return functional.kl_div(x.log(), x, reduction="batchmean")
 
 

@@ -1,4 +1,4 @@
-"""What a reference's run changes in its process."""
+"""Tests of what a reference's run changes in its process."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_number_of_products_is_the_most_that_one_number_adds_up(name: str) -> No
 
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_gradients_of_convolution_are_convolutions(name: str) -> None:
-    """Those that the graph computes are autograd's, and fp32's are within their bounds."""
+    """The gradients that the graph computes are autograd's, and fp32's are within their bounds."""
     function, _ = _convolution(name)
     given = _given(name)
 

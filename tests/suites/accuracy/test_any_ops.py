@@ -1,4 +1,4 @@
-"""What an op of a user may be: arguments changed in place, whole numbers, lists, modules."""
+"""Ops that a user may write: arguments changed in place, whole numbers, lists, modules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FOLDER = Path("tests/candidates/any_ops")
 _FILES = ("in_place", "whole_numbers", "constants", "masks")
 _DISTRIBUTIONS = ("normal", "constant_rows", "mean100", "needles")
 _CHANGED, _FORM = "changed input", "wrong outputs"
-# Of wrong kernels the rules by which they are found, where that isn't by their numbers.
+# The rule that each wrong kernel breaks, where that isn't a rule about its numbers.
 _RULES = {
     "wrong_changes_weight": _CHANGED,
     "wrong_writes_past_rows": _CHANGED,

@@ -318,7 +318,7 @@ def test_kernel_that_cant_say_what_it_runs_fails_its_row(
 
 
 def test_kernels_variants_are_those_of_the_runs_device(device: torch.device) -> None:
-    """What can't be listed is told in one sentence, with the kernel's file."""
+    """Variants that can't be listed are reported in one sentence, with the kernel's file."""
     kernel = _with_facts(_sound, variants=lambda sm: (f"sm{sm}_a", f"sm{sm}_b"))
     assert kernel_info(kernel, 80).variants == ("sm80_a", "sm80_b")
     assert kernel_info(kernel_of(_sound), 80).variants == ()

@@ -30,7 +30,7 @@ _OUTSIDE_S = 3  # after which the process that rewrites_from_outside leaves behi
 
 @pytest.fixture(scope="module")
 def trial(device: torch.device) -> Iterator[Bench]:
-    """What cheats are tried on: the suite's judge and its workers."""
+    """Yield the suite's judge and its workers, on which cheats are tried."""
     if device.type == "cuda":
         pytest.skip("cheats are tried under the interpreter")
     made = Bench(device)

@@ -26,7 +26,7 @@ _ASKED = (
 
 
 def test_pairs_that_met_are_told_where_asked_for(tmp_path: Path) -> None:
-    """Of each kernel whose failure counts."""
+    """The run reports the pairs of each kernel whose failure counts."""
     asked = (*_ASKED, "-k", "d_v64 and contiguous", "--coverage", f"--results={tmp_path}")
     done = run_python(*asked)
     (path,) = tmp_path.glob("*.jsonl")

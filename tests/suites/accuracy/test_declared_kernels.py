@@ -59,7 +59,7 @@ def trial(device: torch.device) -> Iterator[_Trial]:
 
 @pytest.fixture(scope="module")
 def bench(device: torch.device) -> Iterator[Bench]:
-    """What the worse ones are tried on."""
+    """Yield the bench on which the kernels worse than declared are tried."""
     if device.type == "cuda":
         pytest.skip("mutants are tried under the interpreter")
     made = Bench(device)

@@ -135,7 +135,7 @@ def test_calls_ask_for_the_innermost_name() -> None:
 
 
 def test_each_variant_that_could_serve_is_in_a_configuration() -> None:
-    """Of a backward in two passes each variant of each pass comes at least once."""
+    """Each variant of each pass of a two-pass backward comes at least once."""
     case = next(
         each
         for each in OPS["attention_backward"].cases()

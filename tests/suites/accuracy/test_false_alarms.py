@@ -20,7 +20,7 @@ pytestmark = pytest.mark.long_run
 
 _CPU = torch.device("cpu")
 _FOLDER = ROOT / "tests/candidates/own_ops"
-# Of each file the kernels that are right, those that are wrong, and cases that show it.
+# Right kernels, wrong kernels, and cases that show the difference, by file.
 _FILES = {
     "additions": (
         ("pairs", "backwards", "signs"),
@@ -89,7 +89,7 @@ def test_sound_kernel_passes_and_the_wrong_one_beside_it_fails(file: tuple[str, 
 
 
 def test_signs_that_short_rows_alone_have_are_left_out() -> None:
-    """Of a long row the truth of the changed inputs isn't that of the inputs."""
+    """The truth of the changed inputs of a long row isn't that of the inputs."""
     workers = Workers(_CPU, 90, files=(_FOLDER / "tails.py",))
     try:
         kernel = next(each for each in workers.kernels() if each.name == "squares")

@@ -19,7 +19,7 @@ from tests import ROOT
 _CPU = torch.device("cpu")
 _FILE = ROOT / "tests" / "candidates" / "planted" / "index_errors.py"
 _PLAIN = "t12-b4-n8-float32-contiguous"
-# Of each wrong kernel its twin, and a case; of pointers the first of several with an empty part.
+# Each wrong kernel's twin, and a case; for pointers the first of several with an empty part.
 _WRONG = {
     "empty_is_the_one_before": ("empty_is_zero", f"planted_segments-{_PLAIN}"),
     "adds_to_the_slot": ("replaces_the_slot", f"planted_write-{_PLAIN}-nan_unread"),

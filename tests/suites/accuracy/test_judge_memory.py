@@ -1,4 +1,4 @@
-"""What the judge holds at one time of a case whose largest tensor hardly fits a GPU.
+"""The judge's peak memory for a case whose largest tensor hardly fits a GPU.
 
 Such cases are scaled down here, and with them the sizes of pieces and chunks, and the roundoff of
 sums over many keys: bounds look at more where it leaves weights open.
@@ -33,8 +33,8 @@ from tests.builders.by_hand import kernel_of, run_on
 
 CPU = torch.device("cpu")
 SCALE, LONG = 1024, 2048  # of 2^21 queries or keys
-# Of the largest tensor in float64, of 16 GiB each at full size. 4.8 were measured, and a quarter
-# more in some runs, as if something the size of an input were freed later there.
+# Copies of the largest tensor in float64, 16 GiB each at full size. 4.8 were measured, and
+# a quarter more in some runs, as if something the size of an input were freed later there.
 MOST_COPIES = 5.4
 
 

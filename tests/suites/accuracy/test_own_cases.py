@@ -22,7 +22,7 @@ _KERNELS = {each.name: each for each in all_kernels()}
 
 
 def _narrow(case: Case) -> str | None:
-    """What a kernel of few features would say."""
+    """Return what a kernel of few features would say."""
     sizes = dict(case.sizes)
     served = (
         case.dtype == torch.float16
@@ -39,7 +39,7 @@ def _narrow(case: Case) -> str | None:
 
 @pytest.fixture(scope="module", params=["flash", "row_persistent"])
 def kernel(request: pytest.FixtureRequest) -> Kernel:
-    """Of which ops the narrow kernel is."""
+    """Return a kernel whose op is the narrow kernel's too."""
     return _KERNELS[request.param]
 
 

@@ -28,7 +28,7 @@ _SHOWS_IN = {
 
 
 def _ran(tmp_path: Path, *options: str, status: int = 0) -> str:
-    """What a run prints."""
+    """Return what a run prints."""
     done = run_python(
         *(
             "-m",
@@ -193,7 +193,7 @@ _OPS_OF_PLACES = (
 
 
 def test_kernels_that_pick_and_scatter_are_told_right_from_wrong(tmp_path: Path) -> None:
-    """Of seven ops in a file the right kernel passes each case, and the wrong one fails each."""
+    """The right kernels of seven ops in a file pass each case, and the wrong ones fail each."""
     of_case = ("m12-n16-float32-contiguous", "m33-n33-float32-contiguous-seed3")
     cases = [f"--case={op}-{each}" for op in _OPS_OF_PLACES for each in of_case]
     _ran(tmp_path, f"--kernels={_PLACES}", *cases, status=1)

@@ -1,4 +1,4 @@
-"""What a judge frees is there for what it makes next, without new pages."""
+"""Memory that a judge frees is there for the judge's next allocations, without new pages."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def wrong_dx(**given: Tensor) -> Tensor:
 
 
 def all_three(**given: Tensor) -> tuple[Tensor, ...]:
-    """What it was to leave out, too."""
+    """Return all three outputs, the ones to leave out too."""
     return closed_form(**given)
 
 
@@ -127,7 +127,7 @@ def test_partial_kernel_whose_output_is_wrong_fails(device: torch.device) -> Non
 
 
 def test_partial_kernel_that_returns_more_than_it_says_fails(device: torch.device) -> None:
-    """What it declares is the form that it is held to."""
+    """A partial kernel has to return the form that it declares."""
     row = run_on(device).try_pair(_registered(all_three, ("dx",)), _case(CASE))
     assert (row.rule, row.reason) == ("wrong outputs", "it returned 3 outputs, not 1: dx")
 

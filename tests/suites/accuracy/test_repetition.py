@@ -1,4 +1,4 @@
-"""What is told of kernels that keep more memory, or do more, at each call."""
+"""Notes on kernels that keep more memory, or do more, at each call."""
 
 from __future__ import annotations
 

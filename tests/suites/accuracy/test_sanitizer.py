@@ -213,7 +213,7 @@ def _consan(tmp_path: Path, *names: str) -> ToolResult:
 
 @pytest.mark.long_run
 def test_assertions_of_consan_are_grouped_by_line_and_text(tmp_path: Path) -> None:
-    """Of a worker that raised, at its first call or the second, and of a worker that died."""
+    """Assertions come from workers that raised, at the first or second call, and one that died."""
     result = _consan(tmp_path, "asserts", "asserts_later", "ends")
     assert result.status == ExitStatus.WRONG
     case = _CASE.id()

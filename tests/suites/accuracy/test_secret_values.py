@@ -97,7 +97,7 @@ def test_one_of_two_ways_is_taken_by_the_secret() -> None:
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[dict[str, Workers]]:
-    """Of two cheats, and of honest kernels."""
+    """Yield workers of two cheats, and of honest kernels."""
     names = ("first_seed_alone", "cached_with_signs")
     made = {each: Workers(_CPU, 90, files=(_CHEATS / f"{each}.py",)) for each in names}
     made["honest"] = Workers(_CPU, 90, files=(ROOT / "tests" / "mutants" / "plain_kernels.py",))

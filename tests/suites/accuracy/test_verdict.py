@@ -88,7 +88,7 @@ def test_bound_that_allows_nothing_passes_nothing_wrong(bound: float) -> None:
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_infinity_passes_only_where_the_dtype_ends(sign: int) -> None:
-    """Of the right sign where |truth| + bound reaches the largest number; elsewhere it is wrong."""
+    """Infinity passes only if its sign is right and |truth| + bound reaches the largest number."""
     infinity, other, largest = [sign * INF], [-sign * INF], [sign * LARGEST]
     assert _halves(infinity, largest).rule is None
     assert _halves(infinity, [sign * (LARGEST - 1)]).rule is None  # with a bound of 1
@@ -392,7 +392,7 @@ def test_rmse_and_ulps_are_those_computed_by_hand() -> None:
 def test_memory_past_what_was_declared_fails(
     taken: int | None, declared: int | None, reason: str | None
 ) -> None:
-    """Of the second call; where nothing was declared, or nobody measured, there is no limit."""
+    """The second call's memory counts; without a declaration or a measurement there is no limit."""
     outputs, one = {"dx": torch.ones(1)}, torch.ones(1).double()
     calls = Call(outputs, 0.0, workspace_bytes=2**50), Call(outputs, 0.0, workspace_bytes=taken)
     bounds = {"dx": Bound(one, None)}

@@ -70,7 +70,7 @@ def test_blocks_hold_every_element_once_and_enough_of_them(rows: int, columns: i
 
 @pytest.mark.parametrize("shape", [(255,), (3, 85), (1, 1, 1, 4096), (4096, 0), (0, 64)])
 def test_outputs_too_small_for_a_block_arent_compared(shape: tuple[int, ...]) -> None:
-    """Of 255 elements the worst says little; and of one row all errors may be one draw."""
+    """The worst of 255 elements says little; and all errors of one row may be one draw."""
     verdict = _judge(torch.full(shape, 0.9), torch.zeros(shape))
     assert (verdict.rule, _ratio(verdict)) == (None, None)
 

@@ -1,4 +1,4 @@
-"""What a verdict says beside right and wrong: bounds without power, and errors that are counted."""
+"""A verdict says more than right and wrong: bounds without power, and errors that are counted."""
 
 from __future__ import annotations
 

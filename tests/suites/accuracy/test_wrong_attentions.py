@@ -31,7 +31,7 @@ SOUND: dict[str, tuple[Op, Callable[..., object]]] = {
 
 
 def _ci(op: Op) -> list[Case]:
-    """Those that people wrote; each of the generated ones is called by `nox -s accuracy`."""
+    """Return the cases that people wrote; `nox -s accuracy` calls each of the generated ones."""
     return [case for case in op.cases() if case.tier == "ci" and case.why != GENERATED]
 
 
@@ -65,7 +65,7 @@ def test_sound_attention_passes(op: str, dtype: torch.dtype, device: torch.devic
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_attention_fails_where_the_defect_is_claimed(name: str, device: torch.device) -> None:
-    """Of the cases that name its number some find it, in every dtype that they have, rightly."""
+    """Some of the cases that name the defect's number find it rightly, in every dtype they have."""
     wrong = WRONG[name]
     cases = claiming(wrong.op, wrong.number)
     dtypes = {dtype_name(case.dtype) for case in cases}

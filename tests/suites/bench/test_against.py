@@ -110,7 +110,7 @@ def time_sides(
     gate: bool = False,
     turns: int = 1,
 ) -> int:
-    """What `nox -s bench -- --against` does in the checkout; its exit status."""
+    """Do what `nox -s bench -- --against` does in the checkout; return its exit status."""
     with two_sides(against, files, arguments, checkout, checkout) as sides:
         command = f"nox -s bench -- --against {against}"
         timed = time_in_turn(in_order(sides, turns), checkout.parent / "results", command)
@@ -189,7 +189,7 @@ def test_against_a_file_runs_both_files_in_this_tree(
 def test_against_refuses_in_one_sentence(
     checkout: Path, against: str, changes: dict[str, Any], words: str
 ) -> None:
-    """What isn't there, can't time, or has no other version: said before anything is timed."""
+    """Nothing is timed if a commit or a file is missing, can't time, or has no other version."""
     git(checkout, "checkout", "-q", "--orphan", "empty")
     git(checkout, "rm", "-rqf", ".")
     (checkout / "file").touch()

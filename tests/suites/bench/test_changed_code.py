@@ -48,7 +48,7 @@ _AUTOTUNE = """
 TUNED = KERNEL.replace("\n    @triton.jit", _AUTOTUNE).replace(
     "        _{name}[", "        for _ in range(2): _{name}["
 )
-# What changes in the kernel, and the change in its text.
+# The part of the kernel that changes, and the change in its text.
 SAME = {
     "unchanged": ("", ""),
     "comment": ("power = ", "# the largest power is 1\n        power = "),

@@ -96,7 +96,7 @@ def test_gpu_is_warmed_by_a_call_on_other_values(monkeypatch: pytest.MonkeyPatch
 
 
 def test_kernel_that_sets_cache_aside_has_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is set aside survives the flush, so that the next sample would be warm."""
+    """Cache that is set aside survives the flush, so that the next sample would be warm."""
     gpu = _Gpu(monkeypatch)
     device = CudaDevice(torch.device("cuda"))
     gpu.set_aside = 2**20

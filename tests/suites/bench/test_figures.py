@@ -31,7 +31,7 @@ def _layer_norm(m: int, n: int) -> Case:
 
 
 def test_median_lies_in_its_interval_and_between_its_quartiles() -> None:
-    """Of a hundred samples, one of them far out; the same every time."""
+    """A hundred samples, one of them far out, have the same statistics every time."""
     values = [100.0 + (number * 37 % 100) / 100 for number in range(99)] + [900.0]
     spread = SampleStatistics.of(values)
     assert 100.3 < spread.low <= spread.median <= spread.high < 100.7
@@ -90,7 +90,7 @@ def test_shares_are_of_the_roof_that_the_case_is_under() -> None:
 
 
 def test_unknown_gpu_has_no_share_of_a_datasheet() -> None:
-    """What was measured stands in where something has to."""
+    """Measured rates stand in where something has to."""
     unknown = dataclasses.replace(ROOFS, peak=None)
     made = rates(_kernel("layer_norm_backward"), _layer_norm(8192, 8192), 100.0, 1700.0, unknown)
     assert made.share_of_peak is None
@@ -98,7 +98,7 @@ def test_unknown_gpu_has_no_share_of_a_datasheet() -> None:
 
 
 def test_outputs_may_stay_in_the_cache_and_cold_inputs_may_not() -> None:
-    """Of three tensors of 32 MiB two are read from memory, and the third may never leave L2."""
+    """Two of three tensors of 32 MiB are read from memory, and the third may never leave L2."""
     kernel, case = _kernel("layer_norm_backward"), _layer_norm(4096, 4096)
     read_us = 64 * MIB / 4800e9 * 1e6
     assert past_belief(kernel, case, 1.05 * read_us, "cold", ROOFS) is None
@@ -117,7 +117,7 @@ def test_warm_call_may_find_a_cache_full_of_what_it_reads() -> None:
 
 
 def test_arithmetic_past_the_tensor_cores_is_not_believed() -> None:
-    """Of halves by theirs, of float32 by tf32's, which may be used three times over."""
+    """Halves are limited by their cores, float32 by tf32's, which may be used three times over."""
     forward = _kernel("attention_forward")
     for dtype, tflops in ((torch.bfloat16, 989.5), (torch.float32, 494.7)):
         case = attention_case("attention_forward", (4, 16, 16, 4096, 4096, 128, 128), dtype, "full")
@@ -129,7 +129,7 @@ def test_arithmetic_past_the_tensor_cores_is_not_believed() -> None:
 
 
 def test_kernel_of_tf32_is_beside_the_roof_of_tf32() -> None:
-    """What it declares says which unit it uses."""
+    """A kernel's declaration says which unit it uses."""
     forward = _kernel("attention_forward")
     fast = dataclasses.replace(forward, numerics=Numerics(tf32_operands=True))
     case = attention_case(
@@ -142,7 +142,7 @@ def test_kernel_of_tf32_is_beside_the_roof_of_tf32() -> None:
 
 
 def test_part_of_an_op_isnt_credited_with_what_it_leaves_out() -> None:
-    """Of dx alone only its own bytes are known; a forward's out takes every flop and every read."""
+    """Only its own bytes are known of dx alone; a forward's out takes every flop and every read."""
     kernel, case = _kernel("layer_norm_backward"), _layer_norm(8192, 8192)
     part = dataclasses.replace(kernel, op=kernel.op.part(("dx",)))
     written_us = (2 * 8192 * 8192 - ROOFS.cache_bytes) / H200.memory_gb_s * 1e-3

@@ -43,7 +43,7 @@ def _workers() -> Workers:
 
 
 def _children() -> set[str]:
-    """Of this process."""
+    """Return the children of this process."""
     return set(Path("/proc/thread-self/children").read_text().split())
 
 

@@ -52,7 +52,7 @@ _BENCH = [
 def _told(
     monkeypatch: pytest.MonkeyPatch, *looks: Iterable[int], **board: object
 ) -> dict[str, Any]:
-    """What a row says of a GPU on which NVML lists these processes, look after look."""
+    """Return what a row says of a GPU on which NVML lists these processes, look after look."""
     made = Board(_UUID, **board)  # type: ignore[arg-type]
     install(monkeypatch, made)
     gpu = open_gpu(_UUID)
@@ -118,7 +118,7 @@ def test_gpu_that_tells_no_processes_has_the_reason(monkeypatch: pytest.MonkeyPa
 def test_load_is_what_others_took_of_all_cores(
     busy: int, own: int, load: float, codes: tuple[str, ...]
 ) -> None:
-    """Of 400 ticks between two looks; this run's own are no others'."""
+    """The load is a share of the 400 ticks between two looks, without this run's own ticks."""
     hosts = iter([HostTime(1000, 8000), HostTime(1000 + busy, 8400)])
     trees = iter([TreeTime(frozenset({1}), 50), TreeTime(frozenset({1, 2}), 50 + own)])
     neighbours = Neighbours(host=lambda: next(hosts), tree=lambda _: next(trees))
@@ -146,7 +146,7 @@ def intruder() -> Iterator[int]:
 
 
 def test_process_outside_of_the_run_is_others_time_and_one_inside_is_not(intruder: int) -> None:
-    """Of the same looks: what the intruder took is between those with it in the run and without."""
+    """Loads of the same looks differ by the intruder's time, with it in the run and without."""
     if host_time() is None:
         pytest.skip("this system tells no processor time of the host")
 

@@ -209,7 +209,7 @@ def test_range_on_a_gpu_is_what_profilers_wait_for(monkeypatch: pytest.MonkeyPat
 def test_missing_permission_has_its_sentence_once(
     tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What to ask for; the rows after it aren't tried in vain."""
+    """The sentence names what to ask for; the rows after it aren't tried in vain."""
     monkeypatch.setenv("FAKE_NCU", "forbidden")
     counting = _counting(tmp_path)
     told = [counting.count(KERNEL, CASE, tmp_path / "bench-1.jsonl") for _ in range(2)]

@@ -1,4 +1,4 @@
-"""What is timed and profiled of a kernel that doesn't serve the dtypes of its op's shapes."""
+"""Cases timed and profiled for a kernel that doesn't serve the dtypes of its op's shapes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_kernels_of_several_dtypes_are_measured_side_by_side() -> None:
 
 
 def test_dtype_that_is_asked_for_is_taken() -> None:
-    """Of those that a kernel serves."""
+    """The dtype is one that the kernel serves."""
     mine = _mine("mine", Domain(dtypes=_HALF))
     for dtype in _HALF:
         assert _timed(mine, dtypes=(dtype_name(dtype),)) == {"mine": {dtype_name(dtype)}}

@@ -12,7 +12,7 @@ CASE = layer_norm_case(150, 40, (torch.float32, torch.float32))
 
 
 def test_planted_kernel_is_right_on_more_rows_too(device: torch.device) -> None:
-    """What is found is a slowdown and no wrong kernel: rows that come again add nothing."""
+    """The planted kernel is slower and not wrong: rows that come again add nothing."""
     for more in (0.0, 0.02):
         kernel = kernel_of(lambda more=more, **given: rows.backward(**given, more=more))
         row = run_on(device).try_pair(kernel, CASE)

@@ -126,7 +126,7 @@ def test_steady_samples_of_few_places_arent_enough() -> None:
 
 
 def test_discarded_sample_belongs_to_no_place() -> None:
-    """What a low clock took away doesn't count towards a place's four."""
+    """Samples that a low clock took away don't count towards a place's four."""
     low = [Sample(200.0, 1400.0)] * 2
     simulated = _Simulated(itertools.chain(low, _noisy(0.001, 1900.0)))
     made = simulated.collect(Rule(1.0, default_clock_mhz=1980.0), lambda: None)

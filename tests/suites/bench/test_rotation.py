@@ -42,7 +42,7 @@ def test_changes_follow_a_gray_code(buffers: int) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.op)
 def test_sample_has_values_and_pointers_of_its_own(case: Case) -> None:
-    """Of forty samples no two have the same inputs, and two in a row no address."""
+    """No two of forty samples have the same inputs, and no two in a row the same address."""
     inputs = [OPS[case.op].inputs(case, CPU) for _ in range(2)]
     rotation = Rotation(case, inputs, seed=3)
     seen, last = set(), 0
@@ -57,7 +57,7 @@ def test_sample_has_values_and_pointers_of_its_own(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.op)
 def test_outputs_of_changed_inputs_are_undone(case: Case) -> None:
-    """Of any sample, they are those of the first inputs."""
+    """Undone outputs of any sample are those of the first inputs."""
     op = OPS[case.op]
     peers = {each.name: each for each in all_kernels() if each.op is op}
     kernel = peers.get("torch_eager") or peers["torch_native"]

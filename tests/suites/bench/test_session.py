@@ -285,7 +285,7 @@ def twice(x):
 
 
 def test_op_that_is_a_function_is_timed_where_its_oracle_may_not_be_asked(tmp_path: Path) -> None:
-    """What signs its values may have is found by the oracle, which a kernel's process has not."""
+    """The oracle finds which signs the op's values may have; a kernel's process has no oracle."""
     file = tmp_path / "own.py"
     file.write_text(_OWN_OP)
     case = "doubled_forward-m256-n256-float32-contiguous"

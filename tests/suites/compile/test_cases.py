@@ -46,7 +46,7 @@ def test_cache_gives_back_what_was_put(tmp_path: Path) -> None:
 
 
 def test_cache_keeps_no_failure(tmp_path: Path) -> None:
-    """What didn't compile, for want of memory perhaps, is tried again."""
+    """Code that didn't compile, for want of memory perhaps, is tried again."""
     cache = Cache(tmp_path)
     cache.put("key", TOOLS, Measured(0.1, problem="it doesn't compile"))
     assert cache.get("key", TOOLS) is None

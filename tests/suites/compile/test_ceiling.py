@@ -173,7 +173,7 @@ MEASURED = {
 
 
 def test_nothing_measured_is_faster_than_its_prediction() -> None:
-    """What an H200 took is above the least time, and within it by no more than is plausible."""
+    """An H200's times are above the least time, and by no more than is plausible."""
     kernels = [*ours("layer_norm_backward").values()]
     found = {
         (each.case.sizes["m"], each.case.sizes["n"], each.case.dtype): each.predicted_us

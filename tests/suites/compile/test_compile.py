@@ -170,7 +170,7 @@ def test_list_names_what_would_be_compiled_and_begins_no_record(compiled: Compil
 
 
 def test_kernels_as_they_should_be_keep_every_expectation(cold: tuple[str, Record]) -> None:
-    """What the mutants were made of passes, so what they fail by is what was changed."""
+    """The kernels that the mutants were made of pass, so the mutants fail by their changes."""
     for name in ("rows", "products"):
         row = of_kernel(cold[1], name)
         assert (row.status, row.expected, row.broken) == ("compiled", 2, ())
@@ -293,7 +293,7 @@ def test_fault_in_a_function_that_a_kernel_calls_is_named(
 
 @pytest.fixture(scope="module")
 def widths() -> dict[str, dict[str, object]]:
-    """What is measured of a pass over rows for each thing that is known of its pointers."""
+    """Return what is measured of a pass over rows for each known fact about its pointers."""
     done = run("studies.vector_widths")
     assert done.returncode == 0, done.stderr
     found: dict[str, dict[str, object]] = json.loads(done.stdout)

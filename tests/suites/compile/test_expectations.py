@@ -108,7 +108,7 @@ def test_claim_is_broken_where_it_doesnt_hold(
 
 
 def test_of_one_kind_the_last_that_is_about_a_row_counts() -> None:
-    """What is otherwise stands behind what holds in general, and replaces it where it is about."""
+    """A later exception replaces the general expectation on rows that the exception is about."""
     general = Expectation(says="none", claim=Spills())
     allowed = Expectation(says="some", claim=Spills(60), sm=(90, 90))
     elsewhere = Expectation(says="more", claim=Spills(600), sm=(75, 75))

@@ -1,4 +1,4 @@
-"""What is read of machine code: widths, matrix work, loops, the code in a cubin; its assembler."""
+"""Facts read from machine code: widths, matrix work, loops, the code in a cubin; its assembler."""
 
 from __future__ import annotations
 

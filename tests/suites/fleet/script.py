@@ -21,7 +21,7 @@ Line = RunHeader | BenchRow | RunEnd
 
 
 def header(rows: int, board: str = "GPU-1") -> RunHeader:
-    """Of a run on this board."""
+    """Return the header of a run on this board."""
     made = example_bench_header(rows)
     environment = made.environment.model_copy(update={"gpu_uuid": board, "tree": "t"})
     return made.model_copy(update={"environment": environment, "command": "nox -s bench -- x"})
@@ -38,7 +38,7 @@ def pair(number: int) -> Pair:
 
 
 def end(rows: int, *, interrupted: bool = False) -> RunEnd:
-    """Of a run that ended by itself."""
+    """Return the end of a run that ended by itself."""
     return RunEnd(
         finished_at="2026-11-23T07:00:00+00:00",
         duration_s=1.0,
@@ -54,7 +54,7 @@ def text(*lines: Line) -> Text:
 
 
 def whole(*numbers: int, board: str = "GPU-1") -> list[Event]:
-    """What an attempt tells that makes these rows and ends."""
+    """Return the events of an attempt that makes these rows and ends."""
     rows = [row(each) for each in numbers]
     told = text(header(len(rows), board), *rows, end(len(rows)))
     return [Started(board), told, Ended(0, "")]

@@ -1,4 +1,4 @@
-"""What is kept of attempts, when another one follows, and when a run is over."""
+"""Attempts: what is kept of them, when another one follows, and when a run is over."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_lost_attempt_is_followed_by_one_with_what_is_missing() -> None:
 
 
 def test_late_output_of_an_older_attempt_is_dropped() -> None:
-    """What a stopped node says when it goes on appears nowhere, and keeps nobody waiting."""
+    """Output of a stopped node that goes on appears nowhere, and keeps nobody waiting."""
     attempts = _begun(count=2)
     late: Sequence[Event] = (text(header(2), row(1)), Beat(), Ended(0, ""), Lost("late"))
     assert _told(attempts, 1, *late) == []
@@ -127,7 +127,7 @@ def test_process_that_dies_between_cases_counts_as_a_loss() -> None:
 
 
 def test_refused_options_are_told_and_not_tried_again() -> None:
-    """What a suite says before it begins a record would be said again elsewhere."""
+    """A suite's refusal before it begins a record would come again elsewhere."""
     attempts = _begun()
     _told(attempts, 1, Started("h"), Ended(4, "bench: torch sees no GPU here"))
     assert (attempts.over, attempts.problem) == (True, "bench: torch sees no GPU here")
@@ -170,7 +170,7 @@ def test_pairs_of_several_configurations_are_tried_again() -> None:
 
 
 def test_search_is_not_moved() -> None:
-    """What it drew is lost with its process; what it had found is kept."""
+    """A search's draws are lost with its process; its findings are kept."""
     attempts = _begun("search")
     _told(attempts, 1, Lost("gone"))
     assert attempts.over

@@ -1,4 +1,4 @@
-"""What the command line of a fleet takes, and refuses before it looks for a cluster."""
+"""The command line of a fleet: words that it takes, or refuses before it looks for a cluster."""
 
 from __future__ import annotations
 
@@ -163,6 +163,6 @@ def test_copy_without_git_is_told_its_commit(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_packages_are_those_that_a_suite_needs() -> None:
-    """Of the groups report and run, by name."""
+    """The packages are the dependencies and those of the extra `bench`, by name."""
     assert {"torch", "pydantic", "pytest"} <= set(checkout.packages())
     assert "ray" not in checkout.packages()

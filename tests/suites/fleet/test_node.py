@@ -1,4 +1,4 @@
-"""What runs on a node: the suite, and the guard that ends it where nobody listens any more."""
+"""The suite that runs on a node, and the guard that ends it where nobody listens any more."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _rows(events: list[Event]) -> list[AccuracyRow]:
 
 
 def test_order_is_run_and_told_of() -> None:
-    """What is done gets no row, what crashed one that says so; the last pair tried is told."""
+    """A done pair gets no row, a crashed pair one that says so; the last pair tried is named."""
     ids = [case.id() for case in OPS["attention_delta"].cases() if case.dtype_label == "float32"]
     done, crashed, tried = (("delta", each) for each in ids[:3])
     asked = [word for _, case in (done, crashed, tried) for word in ("--case", case)]
@@ -176,7 +176,7 @@ def test_run_uses_the_same_board_of_a_node_each_time(given: str, used: str) -> N
 
 
 def test_files_of_dead_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a run that beat lately stay, as does what isn't a run's."""
+    """Files of a run that beat lately stay, as do files that aren't a run's."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     names = "kernel-workbench-fleet-old", "kernel-workbench-fleet-new", "other"
     for each in names:

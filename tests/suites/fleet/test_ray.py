@@ -165,7 +165,7 @@ def _records(results: Path) -> dict[str, list[Record]]:
 
 
 def _has_rows(results: Path, count: int) -> bool:
-    """Whether so many rows are in the fleet's records."""
+    """Return True if at least `count` rows are in the fleet's records."""
     lines = [line for path in results.glob("fleet-*/*/*.jsonl") for line in path.open("rb")]
     return sum(b'"kind":"bench"' in line for line in lines) >= count
 

@@ -128,7 +128,7 @@ def _types(printed: str) -> list[str]:
 
 
 def _compiled(cache: Path, *names: str) -> list[str]:
-    """What is printed where these kernels are compiled for their arguments, with no GPU."""
+    """Return what is printed where these kernels are compiled for their arguments, with no GPU."""
     program = f"""
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile, make_backend

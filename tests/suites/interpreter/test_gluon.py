@@ -173,7 +173,7 @@ def test_words_are_of_32_bits() -> None:
 
 
 def test_every_other_launch_does_asynchronous_work_late() -> None:
-    """Of each kernel, whatever others do meanwhile."""
+    """Launches alternate for each kernel, whatever other kernels do meanwhile."""
     first, second = object(), object()
     found = [on_a_cpu._is_late(each) for each in (first, second, first, second, first)]
     assert found == [True, True, False, False, True]

@@ -97,7 +97,7 @@ def _sign_kernel(out_ptr, first, last, FIRST: tl.constexpr, LAST: tl.constexpr):
 
 @triton.jit
 def _arithmetic_kernel(out_ptr, first, last):
-    """What Python's own integers do otherwise: they round a quotient down."""
+    """Python's own integers differ here: they round a quotient down."""
     for number in range(first, last):
         tl.store(out_ptr + number - first, number // 2)
 
@@ -148,7 +148,7 @@ def _types(printed: str) -> list[str]:
 
 
 def _compiled_types(cache: Path) -> list[str]:
-    """What Triton's compiler prints of both kernels, with no GPU and not interpreted."""
+    """Return what Triton's compiler prints of both kernels, with no GPU and not interpreted."""
     program = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile

@@ -122,7 +122,7 @@ def test_fma_rounds_once() -> None:
 
 
 def test_elementary_function_of_a_library_is_rounded_once() -> None:
-    """Of fp32 numbers, as of a zero; whichever module it is imported from."""
+    """Functions of fp32 numbers and of zero are rounded once, whichever module they come from."""
     x, out = torch.tensor([0.0, 1e-3, 0.7, 40.0]), torch.zeros(4)
     assert violation_of(lambda: _elementary_kernel[(1,)](x, out)) is None
     wide = x.double()

@@ -96,7 +96,7 @@ def test_offsets_that_an_annotation_makes_wide_are_right(
 
 @pytest.mark.parametrize("kernel", [_plain_kernel, _narrow_kernel])
 def test_offsets_of_32_bits_still_overflow(kernel: triton.runtime.JITFunction) -> None:
-    """Of an argument without an annotation, and with one to int32."""
+    """An argument's offsets overflow without an annotation, and with one to int32."""
     x, out = _far_rows(), torch.zeros(3)
     found = violation_of(lambda: kernel[(1,)](x, out, STRIDE))
     assert found is not None

@@ -84,5 +84,5 @@ def test_fault_of_idiom_is_found(idiom: Idiom, device: torch.device) -> None:
 
 
 def test_catalogue_has_60_idioms_and_more() -> None:
-    """Of masks, pointers, blocks, atomics, loops, reductions, shapes and arithmetic."""
+    """Idioms of masks, pointers, blocks, atomics, loops, reductions, shapes and arithmetic."""
     assert len(IDIOMS) >= 60

@@ -51,7 +51,7 @@ def _own_workspace_kernel(work_ptr, out_ptr, BLOCK: tl.constexpr):
 
 
 def _copied(make: Callable[[], Tensor], size: int = 8) -> str | None:
-    """What is said of a kernel that copies the first `size` of what `make` returns."""
+    """Return the violation of a kernel that copies the first `size` of what `make` returns."""
 
     def call() -> None:
         x = make()
@@ -65,7 +65,7 @@ _TYPES = [torch.float32, torch.bfloat16, torch.int8, torch.int64, torch.uint8, t
 
 @pytest.mark.parametrize("dtype", _TYPES, ids=str)
 def test_read_of_fresh_memory_is_found(dtype: torch.dtype) -> None:
-    """Of integers too, which no NaN shows."""
+    """A read of integers is reported too, which no NaN shows."""
     found = _copied(lambda: torch.empty(8, dtype=dtype))
     assert found is not None
     assert "program (0, 0, 0) of _copy_kernel reads element 0 and 7 more of x_ptr's memory" in found

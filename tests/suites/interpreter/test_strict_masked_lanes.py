@@ -77,7 +77,7 @@ def test_wrong_output_is_put_down_to_an_undefined_load(dtype: torch.dtype) -> No
 
 
 def test_kernel_that_is_wrong_without_undefined_lanes_too_is_told_both() -> None:
-    """What else is wrong with it stands beside."""
+    """The kernel's other fault stands beside the undefined load."""
     row = _row("also wrong", torch.zeros(32))
     assert (row.status, row.rule) == ("failed", "undefined load")
     assert row.reason is not None

@@ -126,7 +126,7 @@ def test_two_programs_that_write_one_element_conflict() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
 def test_different_values_at_one_element_conflict_whatever_is_declared(dtype: torch.dtype) -> None:
-    """Of four programs' halves of a tile the last has a value of its own in one element."""
+    """Four programs share halves of tiles, and the last stores its own value in one element."""
     out = torch.zeros(20, dtype=dtype)
     call = lambda other: _same_kernel[(4,)](out, other, BLOCK=8)  # noqa: E731
     assert violation_of(lambda: call(0), same_stores=True) is None
@@ -179,9 +179,9 @@ def test_write_of_what_an_earlier_program_reads_is_found() -> None:
 
 @pytest.mark.parametrize("writer", [0, 1, 2])
 def test_element_that_all_read_and_one_writes_is_found(writer: int) -> None:
-    """Whether the writer comes first, in the middle or last; read by all and written by none: fine.
+    """The writer is first, in the middle or last; an element read by all, written by none is fine.
 
-    It says "several" where more than one has read, the writer among them.
+    The sentence says "several" where more than one program has read, the writer among them.
     """
     x, out = torch.zeros(1), torch.zeros(3)
     call = lambda writer: _broadcasting_kernel[(3,)](x, out, WRITER=writer)  # noqa: E731

@@ -223,7 +223,7 @@ def test_product_of_a_loops_number_and_a_constant_is_checked() -> None:
 
 
 def test_loop_from_a_start_that_overflowed_is_found() -> None:
-    """What the first number comes of, the others come of."""
+    """The other numbers come of what the first number comes of."""
     x, out = torch.arange(8.0), torch.zeros(2)
     assert violation_of(lambda: _started_kernel[(1,)](x, out, 2, 3)) is None
     assert out.tolist() == [6, 7]

@@ -136,7 +136,7 @@ def test_lanes_of_a_choice_of_pointers_are_each_held_to_their_own() -> None:
 
 
 def test_origin_survives_transposing_and_reshaping() -> None:
-    """Of pointers, not of what they point to; the neighbour follows at once."""
+    """Pointers are turned and reshaped, not what they point to; the neighbour follows at once."""
     x, y, out = _neighbours()
     call = lambda rows: _turned_kernel[(1,)](x, out, rows, ROWS=2, COLUMNS=4)  # noqa: E731
     assert violation_of(lambda: call(2)) is None

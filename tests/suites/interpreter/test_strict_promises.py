@@ -171,7 +171,7 @@ def test_lanes_past_an_edge_may_break_a_promise_where_nothing_comes_of_them(
 
 
 def test_result_of_a_lane_that_breaks_a_promise_is_undefined() -> None:
-    """What wraps round is no number once the compiler was told that it doesn't."""
+    """An offset that wraps round gives no number once the compiler was promised that it doesn't."""
     x, out = torch.randn(21), torch.zeros(22)
     call = lambda: _edge_kernel[(2,)](x, out, 21, HOW="wrapped", STORED="", BLOCK=16)  # noqa: E731
     with masked_lanes.noted(zeros=False) as loads:

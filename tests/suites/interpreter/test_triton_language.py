@@ -122,7 +122,7 @@ def test_random_integers_are_philoxs(seed: int) -> None:
 
 
 def test_high_word_of_a_product_is_exact() -> None:
-    """What Philox is made of, in 32 and in 64 bits."""
+    """Philox is made of high words of products, in 32 and in 64 bits."""
     pairs = [(2**32 - 1, 2**32 - 1), (0xD2511F53, 0xCD9E8D57), (2**31, 2), (65535, 65537)]
     a, b = (torch.tensor(each, dtype=torch.uint32) for each in zip(*pairs, strict=True))
     out = torch.zeros(4, dtype=torch.uint32)
@@ -153,7 +153,7 @@ def test_dot_has_the_bits_that_its_precision_says() -> None:
         assert ((_product(a, b, precision).double() - truth).abs() <= room).all(), precision
     assert not ((cut - exact).abs() <= room).all()
     split = _product(a, b, "tf32x3").double()
-    # What of a's fraction is past two times 10 bits: 2^-22, and the product of the low parts.
+    # The part of a's fraction past two times 10 bits: 2^-22, and the product of the low parts.
     assert ((split - exact).abs() <= 3 * room + 2.0**-19 * (a.abs() @ b.abs())).all()
     assert not ((cut - exact).abs() <= 3 * room + 2.0**-19 * (a.abs() @ b.abs())).all()
 
@@ -221,7 +221,7 @@ def test_integers_wrap_as_on_a_gpu() -> None:
 
 
 def test_language_is_as_it_was_after_a_launch() -> None:
-    """What a launch puts in the place of tl.load and the rest is taken back, at each launch."""
+    """Each launch takes back what it puts in the place of tl.load and the rest."""
     before = tl.load, tl.sum, tl.tensor.__add__, tl.range, tl.core.reduce
     x, out = torch.randn(8, 16), torch.empty(16, 8)
     for _ in range(3):

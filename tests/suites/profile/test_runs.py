@@ -69,7 +69,7 @@ class Started:
 
     @property
     def done(self) -> subprocess.CompletedProcess[str]:
-        """What came of it."""
+        """The result of the run's process."""
         return self.running.ended()
 
     @property
@@ -119,7 +119,7 @@ def _interrupt_in_trials(run: Started) -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """What all runs left."""
+    """Start all runs, and return them with what they leave."""
     folder = tmp_path_factory.mktemp("power")
     save(synthetic(constant(600.0), seconds=5.0), folder / "recorded.jsonl")
     (folder / "mine.py").write_text(textwrap.dedent(KERNELS))

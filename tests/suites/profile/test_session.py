@@ -26,7 +26,7 @@ from tests.builders.commands import run_python
 from tests.builders.synthetic_traces import constant, synthetic
 from tests.suites.profile.test_trials import _reply
 
-# Of the ops that there are kernels of ours of.
+# The cases of the ops that there are kernels of ours for.
 CASES = tuple(
     case
     for op in dict.fromkeys(each.op.name for each in all_kernels() if each.origin == "ours")
@@ -45,7 +45,7 @@ def _run(*options: str, results: Path) -> subprocess.CompletedProcess[str]:
 def test_machine_without_gpu_is_refused_in_a_sentence(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """What is needed, exit status 4, no record."""
+    """The sentence says what is needed; the exit status is 4, and there is no record."""
     ran = _run(*options, results=tmp_path)
     assert ran.returncode == 4
     assert "power is read of an NVIDIA GPU" in ran.stderr

@@ -107,7 +107,7 @@ def _windows(*powers_w: float) -> list[Window]:
 
 
 def test_part_of_an_op_has_energy_and_no_work() -> None:
-    """What dx alone takes of the op's flops and bytes isn't known, and no rate is made up."""
+    """The share of dx alone in the op's flops and bytes isn't known, and no rate is made up."""
     entry = _entry()
     entry.kernel = replace(KERNEL, op=KERNEL.op.part(("dx",)))
     entry.windows = _windows(POWER_W, POWER_W)
@@ -287,7 +287,7 @@ def test_fault_of_nvml_is_a_reason_in_the_row_and_the_rest_goes_on(
     (window,) = row.windows
     assert window.missing[lacks].startswith(f"{code}: ")
     lost = fault.startswith(("no library", "gpu lost"))
-    # What was recorded may have begun before the board was warm.
+    # The recorded trace may have begun before the board was warm.
     steady = {"valid"} if name == "synthetic" else {"valid", "transient"}
     assert row.validity in ({"invalid"} if lost else steady)
     assert (row.energy_j is None) == lost
@@ -322,7 +322,7 @@ def test_row_whose_process_dies_fails_and_the_next_goes_on(tmp_path: Path) -> No
 
 
 def test_idle_power_is_measured_or_has_a_reason(tmp_path: Path) -> None:
-    """Of a GPU that draws 600 W whatever it does; and of one that doesn't tell."""
+    """One GPU draws 600 W whatever it does, and another one doesn't report its power."""
     assert _trials(tmp_path).idle() == pytest.approx(POWER_W, rel=0.12)
     silent = RECORDED
     for name in FIELDS:

@@ -124,7 +124,7 @@ def test_counter_that_goes_back_is_a_reason_and_the_rest_goes_on(name: str, lack
 
 
 def test_counter_that_goes_back_outside_the_window_harms_nothing() -> None:
-    """What came before a window is no part of it."""
+    """Events before a window are no part of it."""
     trace = changed(FULL, ENERGY, lambda at_s, value: value if at_s > 0.5 else 2 * (value or 0))
     assert measure(trace, BEGAN_S + 1, BEGAN_S + 5).window.energy_counter_j is not None
 
@@ -164,7 +164,7 @@ def test_power_averaged_over_a_second_stands_in_for_instant_power() -> None:
 
 
 def test_gpu_lost_within_a_window_breaks_it() -> None:
-    """What was sampled until then is shown, and is no figure of the window."""
+    """The samples until the loss are shown, and are no figure of the window."""
     lost_ns = round((BEGAN_S + 3) * 1e9)
     reason = Missing("gpu lost", "the GPU fell off the bus")
     kept = tuple(each for each in FULL.samples if each.at_ns < lost_ns)

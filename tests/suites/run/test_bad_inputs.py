@@ -1,7 +1,7 @@
 """Mistakes on a command line: one sentence, a status that isn't 0, and nothing written or lost.
 
 Each is tried through the command's own `main`, in a process forked from this one, which has torch
-loaded: a process of its own takes seconds for each. Those that start workers are run as a user
+loaded: a process of its own takes seconds for each. Commands that start workers are run as a user
 runs them.
 """
 
@@ -51,7 +51,7 @@ def function(**arguments):
 """
 _NORM: dict[str, object] = {"op": OP, "sizes": {"m": 7, "n": 264}, "dtype": "bfloat16"}
 _NAN = '{"op": "layer_norm_backward", "sizes": {"m": NaN, "n": 1}, "dtype": "float32"}'
-# What lies in the user's folder, which the rows call {0}.
+# The files in the user's folder, which the rows call {0}.
 _FILES = {
     "text.txt": "a note\n",
     "note.gz": "a note\n",
@@ -442,6 +442,6 @@ def test_python_without_asserts_is_refused(module: str) -> None:
 
 
 def test_mistakes_are_many() -> None:
-    """Of every command there are some."""
+    """Every command has some mistakes."""
     assert len(_ROWS) >= 100
     assert {command for command, _, _ in _ROWS} == set(_COMMANDS)

@@ -60,7 +60,7 @@ def _record(path: Path, head: RunHeader) -> str:
 def test_run_isnt_gone_on_with_after_an_edit(
     tmp_path: Path, then: RunHeader, now: RunHeader, edited: str | None
 ) -> None:
-    """Of a file or of the checkout; another file may come, and an old record has no hashes."""
+    """A file or the checkout was edited; another file may come, and an old record has no hashes."""
     path = _record(tmp_path / "run.jsonl", then)
     if edited is None:
         assert len(done_rows(path, now, [], whole=False)) == 1

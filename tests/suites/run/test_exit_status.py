@@ -115,7 +115,7 @@ def test_process_that_a_signal_ended_is_incomplete() -> None:
 
 
 def test_pytest_says_each_status_by_one_of_its_own() -> None:
-    """What a suite says in pytest is what `python -m kernel_workbench.suites.run` ends with."""
+    """`python -m kernel_workbench.suites.run` ends with what a suite says in pytest."""
     assert [of_pytest(in_pytest(each)) for each in ExitStatus] == list(ExitStatus)
     assert of_pytest(pytest.ExitCode.INTERRUPTED) == ExitStatus.INCOMPLETE
     assert of_pytest(pytest.ExitCode.USAGE_ERROR) == ExitStatus.USAGE

@@ -36,7 +36,7 @@ def test_command_line_takes_the_fields_of_the_class(suite: str) -> None:
 
 
 def test_words_become_values_of_the_declared_types() -> None:
-    """What may be repeated is a tuple, so that options can't change."""
+    """An option that may be repeated is a tuple, so that options can't change."""
     words = ["--op=softmax_forward", "--op", "rms_norm_forward", "--seed=1..3", "--time-limit=7"]
     options = options_from(AccuracyOptions, SuiteOptions("accuracy").read(words))
     assert options.op == ("softmax_forward", "rms_norm_forward")

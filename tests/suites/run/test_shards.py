@@ -48,7 +48,7 @@ _SMALL = ("--op=attention_delta", "--dtype=float32")
 
 
 def _cases() -> list[Case]:
-    """Of one op of each kind: of references, whose graphs are kept, one."""
+    """Return the cases of one op of each kind: one op has references, whose graphs are kept."""
     ops = ("layer_norm_backward", "attention_forward", "softmax_backward")
     return [case for op in ops for case in OPS[op].cases()]
 
@@ -92,6 +92,14 @@ def test_shares_of_a_cpu_keep_what_has_one_graph() -> None:
             alike.setdefault(case.sizes, set()).add(shares[case.id()])
     assert len(alike) > 4
     assert all(len(numbers) == 1 for numbers in alike.values())
+
+
+def test_families_whose_kernels_compile_longest_come_first() -> None:
+    """At the end one process would compile for attention while the others had nothing to do."""
+    names = ("softmax_forward", "attention_delta", "attention_backward")
+    cases = [next(iter(OPS[name].cases())) for name in names]
+    families = shards.families_of(cases, "cuda")
+    assert [families[case.id()] for case in cases] == [2, 1, 0]
 
 
 def test_families_are_taken_by_one_process_each(tmp_path: Path) -> None:
@@ -210,7 +218,7 @@ def test_small_runs_stay_in_one_process() -> None:
 
 
 def test_short_runs_stay_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of eight seconds two processes save less than they take to start; of a minute they do."""
+    """Two processes save less on eight seconds than they take to start; on a minute, more."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     assert default_jobs("cpu", 230, 8.0) == 1
     assert default_jobs("cpu", 230, 60.0) == 2
@@ -288,7 +296,7 @@ def test_kernels_are_loaded_without_torchs_compiler() -> None:
 
 
 def test_share_that_an_earlier_run_has_is_whole(tmp_path: Path) -> None:
-    """Of a run that is gone on with: what there was to run has run."""
+    """All that there was to run in a resumed run has run."""
     whole = _run_of((64, 128), tmp_path / "whole", "--jobs=1")
     cut_off = tmp_path / "cut_off.jsonl"
     lines = whole.path.read_text().splitlines(keepends=True)

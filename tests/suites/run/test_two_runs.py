@@ -39,7 +39,7 @@ def test_each_run_checks_its_own_record(monkeypatch: pytest.MonkeyPatch) -> None
 def test_name_that_another_run_has_just_taken_is_no_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two runs that begin in one second each has a record, whichever looks for a name first."""
+    """Each of two runs that begin in one second has a record, whichever looks for a name first."""
     free = record_writer.new_path
 
     def taken_at_once(*asked: Any) -> Path:  # noqa: ANN401

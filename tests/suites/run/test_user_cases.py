@@ -243,7 +243,7 @@ def test_file_that_cannot_be_read_is_told_of(tmp_path: Path, name: str, said: st
 
 @pytest.mark.parametrize("op", OPS)
 def test_own_cases_of_an_op_are_allowed(op: str) -> None:
-    """What a user is held to is no stricter than the op's own cases, probes aside."""
+    """The limits for a user's cases are no stricter than the op's own cases, probes aside."""
     allowed = OPS[op].allowed
     assert allowed is not None
     refused = [
@@ -282,7 +282,7 @@ def _drawn(op: str, draw: random.Random) -> dict[str, object]:
 
 @pytest.mark.parametrize("op", OPS)
 def test_line_that_is_taken_has_inputs_and_a_truth(op: str, tmp_path: Path) -> None:
-    """Of 100 drawn lines those that are taken, all can be made and computed."""
+    """All accepted lines of 100 drawn ones can be made and computed."""
     draw, taken = random.Random(5), 0
     for _ in range(100):
         try:

@@ -1,4 +1,4 @@
-"""What a run says while it goes on and of its failures: counts, prints, one of each group."""
+"""Output of a run while it goes on and of its failures: counts, prints, one of each group."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_table_that_has_moved_is_read_where_it_is() -> None:
 
 
 def test_most_objects_are_read_from_memory() -> None:
-    """What is left to gc.get_referents costs the time that the reader saves."""
+    """An object left to gc.get_referents costs the time that the reader saves."""
     modules = [
         module for name, module in sys.modules.items() if name.startswith("kernel_workbench")
     ]

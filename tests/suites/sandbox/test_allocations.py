@@ -1,4 +1,4 @@
-"""What a candidate's fresh memory holds."""
+"""The values in a candidate's fresh memory."""
 
 from __future__ import annotations
 

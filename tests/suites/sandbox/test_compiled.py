@@ -1,4 +1,4 @@
-"""What torch.compile makes runs where it is judged, as it runs for a user."""
+"""Code that torch.compile makes runs where it is judged, as it runs for a user."""
 
 from __future__ import annotations
 

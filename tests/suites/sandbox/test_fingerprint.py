@@ -50,10 +50,10 @@ class _Impostor(ModuleType):
 
 
 def _other(*_: object, **__: object) -> None:
-    """What stands in another function's place."""
+    """Stand in another function's place."""
 
 
-# What a call does, and what is told of it.
+# The change that a call makes, and what the report says of the change.
 _REPLACED: dict[str, tuple[Callable[[], object], str]] = {
     "function": (
         lambda: setattr(watch, "seen", _other),
@@ -146,7 +146,7 @@ def _closure_of(function: object) -> tuple[CellType, ...]:
 
 @pytest.fixture(name="noted", scope="module")
 def _noted() -> fingerprint.Fingerprint:
-    """What is loaded here, before any of it is replaced."""
+    """Return the fingerprint of what is loaded here, before any of it is replaced."""
     return fingerprint.take()
 
 
@@ -193,7 +193,7 @@ def _in_a_mode() -> None:
 _LAZY_STREAM = "default_capture_stream"
 
 
-# What libraries, Python and the suites do between two calls, and no kernel fails for.
+# Changes that libraries, Python and the suites make between two calls, and no kernel fails for.
 _LAWFUL: dict[str, Callable[[], object]] = {
     "warns": lambda: warnings.warn_explicit("once", UserWarning, "a", 1, registry={}),
     "wraps a function of ours": lambda: functools.wraps(calls.told_of)(_other),
@@ -267,7 +267,7 @@ def test_kernel_beside_one_that_replaces_code_passes(offender: str, workers: Wor
 
 
 def test_kernel_is_not_blamed_for_what_an_earlier_one_left(workers: Workers) -> None:
-    """What a finaliser replaces once the next call's inputs are there; another worker makes it."""
+    """A finaliser replaces code after the next call has inputs; another worker makes that call."""
     assert _called(workers, "replaces_clone_when_inputs_go").reason is None
     assert _called(workers, "witness").reason is None
 

@@ -120,7 +120,7 @@ def test_call_that_finds_no_memory_gets_what_workers_hold(
 def test_memory_that_the_suite_lacks_in_a_worker_is_no_failure_of_a_kernel(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What copies inputs and outputs there finds none: the judge hears of it, and starts anew."""
+    """A worker lacks memory to copy inputs and outputs: the judge hears of it, and starts anew."""
     case, parcel, _ = _parcel(5)
     assert workers.call(_EAGER, case, parcel, "nan").rule is None
     with monkeypatch.context() as patch:

@@ -10,7 +10,7 @@ from kernel_workbench.suites.sandbox.worker_side.sign_scrambler import scrambled
 
 
 def _copied(z: Tensor, y: Tensor, handed: HandedTensors) -> None:
-    """What a launch does that copies, its numbers scrambled meanwhile."""
+    """Do what a launch that copies does, its numbers scrambled meanwhile."""
     with scrambled([z, y], handed, 1):
         y.copy_(z)
 

@@ -32,7 +32,7 @@ def _command(results: Path, *options: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Record]:
-    """What a run of five faults among contiguous cases of bfloat16 prints, and its record."""
+    """Return the output of a run of five faults among contiguous bfloat16 cases, and its record."""
     results = tmp_path_factory.mktemp("crashed")
     limits = ("--time-limit=60", "--memory-limit=2")
     few = ("--dtype=bfloat16", "-k", "bfloat16-contiguous", "--jobs=1")

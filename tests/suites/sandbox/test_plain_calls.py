@@ -135,9 +135,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def workers(folder: Path) -> Iterator[Workers]:
-    """Those that all share: each start of theirs imports torch twice.
+    """Yield the workers that all tests share: each start of theirs imports torch twice.
 
-    One that hangs has a limit of its own: sound calls may take as long as the machine needs.
+    A kernel that hangs has a limit of its own: sound calls may take as long as the machine needs.
     """
     answer = UsersProcess.answer
 
@@ -157,7 +157,7 @@ def workers(folder: Path) -> Iterator[Workers]:
 
 @pytest.fixture(scope="module")
 def tried(workers: Workers) -> Callable[[str], tuple[AccuracyRow, Workers]]:
-    """What becomes of a kernel of the file."""
+    """Return a function that tries a kernel of the file, and returns its row and the workers."""
 
     def row_of(name: str) -> tuple[AccuracyRow, Workers]:
         kernel = next(each for each in workers.kernels() if each.name == name)
@@ -210,7 +210,7 @@ def test_processes_that_a_call_leaves_end_with_it(
 
 
 def _is_running(process: int) -> bool:
-    """Whether it is there, and hasn't ended: nobody may have taken note of that."""
+    """Return True if the process is there and hasn't ended: nobody may have noted its end."""
     try:
         status = Path(f"/proc/{process}/stat").read_text()
     except OSError:

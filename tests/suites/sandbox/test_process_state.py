@@ -40,7 +40,7 @@ _sound: Callable[..., object] = closed_form
 _CANDIDATES = ROOT / "tests" / "candidates"
 _OFFENDERS = [each.kernel for each in MUTANTS if each.rules == ("changed process state",)]
 
-# What a call does, and a part of what is told of it.
+# The change that a call makes, and a part of what the report says of the change.
 _CHANGES: dict[str, tuple[Callable[[], object], str]] = {
     "default dtype": (
         lambda: torch.set_default_dtype(torch.float64),
@@ -111,7 +111,7 @@ _CHANGES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "alarm": (lambda: signal.alarm(1000), "the timer ITIMER_REAL at True, from False"),
 }
-# What a library or a kernel may set: it is undone too.
+# A change that a library or a kernel may make: it is undone too.
 _LAWFUL: dict[str, Callable[[], object]] = {
     "allocator": lambda: triton.set_allocator(lambda *_: torch.empty(0)),
     "sys.path": lambda: sys.path.append("/elsewhere"),
@@ -297,7 +297,7 @@ def test_kernel_is_not_blamed_for_a_lasting_change_that_an_earlier_one_left(
 
 
 def test_launch_that_was_cut_off_fails_no_other_case(workers: Workers) -> None:
-    """What the kernel keeps between calls is then as no whole launch leaves it."""
+    """The state that the kernel keeps between calls is then as no whole launch leaves it."""
     if workers.device.type != "cpu":
         pytest.skip("the strict interpreter, which cuts it off, is for machines without a GPU")
     kernel = _named(workers, "reads_past_the_end_of_many_rows")

@@ -1,4 +1,4 @@
-"""What a kernel says of many cases at once is what it says of each alone."""
+"""A kernel says of many cases at once what it says of each alone."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.suites.sandbox.test_tasks import CASE
 
 pytestmark = pytest.mark.long_run
 
-# Of 7 rows it ends its process, of 8 it raises, of 9 it replaces code of the suites, of 10 it has
-# none to say; a dtype that it sets changes no other answer.
+# The kernel ends its process for 7 rows, raises for 8, and replaces code of the suites for 9. It
+# serves other even numbers of rows, and refuses odd ones.
 _FILE = """
 import os, sys, torch
 from kernel_workbench import LAYER_NORM_BACKWARD, Domain, kernel

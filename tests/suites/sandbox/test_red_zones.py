@@ -109,7 +109,7 @@ _ALLOCATED: dict[str, Callable[[torch.device], Tensor]] = {
 def test_write_past_the_end_of_what_torch_allocated_is_found(
     name: str, device: torch.device
 ) -> None:
-    """Of one byte, next to the end or further on; in a sentence with the shape."""
+    """A write is of one byte, next to the end or further on; the sentence has the shape."""
     allocate = _ALLOCATED[name]
     plain = allocate(device)
     assert _broken(lambda: allocate(device), device) is None
@@ -158,7 +158,7 @@ def test_storage_that_is_taken_whole_is_left_to_its_kernel(device: torch.device)
 
 
 def test_nothing_is_guarded_where_nothing_is_allocated(device: torch.device) -> None:
-    """Of empty tensors, and of results of operations, which torch writes itself."""
+    """Empty tensors have no guard, nor do results of operations, which torch writes itself."""
     with fresh_memory(0.0, device) as memory:
         none = torch.empty(0, 4, device=device)
         total = torch.ones(3, device=device) + 1

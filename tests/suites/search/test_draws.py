@@ -1,4 +1,4 @@
-"""What a search draws."""
+"""Cases that a search draws."""
 
 from __future__ import annotations
 

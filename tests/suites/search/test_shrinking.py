@@ -84,14 +84,14 @@ def test_shrunk_case_has_what_the_rule_takes_and_no_more(
 
 
 def test_shrinking_that_is_cut_off_says_so() -> None:
-    """What is left may shrink further."""
+    """The case that is left may shrink further."""
     shrunk = shrink(OPS[_ATTENTION], _case(_ATTENTION), lambda _: True, lambda tried: tried < 3)
     assert not shrunk.whole
     assert shrunk.tried == 3
 
 
 def test_large_case_is_made_smaller_first() -> None:
-    """What else could be left out is tried on a case that takes a fraction of the time."""
+    """Anything else that could be left out is tried on a case that takes a fraction of the time."""
     op = OPS[_LAYER_NORM]
     large = replace(_case(_LAYER_NORM), sizes=(("m", 2048), ("n", 3001)))
     sizes = [op.bytes(each.case) for each in changes(op, large)]
