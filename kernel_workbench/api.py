@@ -244,7 +244,7 @@ def command_variables() -> dict[str, str]:
     paths = [str(package.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     variables["PYTHONSAFEPATH"] = "1"  # the caller's folder may hold a `profile.py`
-    # Whether Triton interprets is for the run to say; a run of the caller's own is another one.
+    # The run itself decides if Triton interprets; a run that the caller is part of is another one.
     for name in ("TRITON_INTERPRET", "PYTEST_ADDOPTS", "WORKBENCH_RECORD_NOTE"):
         variables.pop(name, None)
     return variables

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _WIDTH_OF_NO_TERMINAL = 120  # fits a CI log's page; rich alone would take 80
 _LINES = 25  # of a console: no report depends on them
 _LOOKED_AT = 4096  # bytes: the head of a file shows its form
-# What a file of a form has in its head; it begins with the first character of each.
+# A file of a form has one of these in its head, and begins with the first character of one.
 _MARKS = {
     "HTML": (b"<!doctype html", b"<html"),
     "JUnit XML": (b"<testsuite",),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import io
 import os
 import re
 import subprocess
 import sys
+import tokenize
 import tomllib
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -239,6 +242,63 @@ def test_ops_are_named_in_their_own_rooms_alone() -> None:
     }
     assert {file: found for file, found in named.items() if file not in _NAMES_AN_OP} == {}
     assert set(_NAMES_AN_OP) <= set(named), "an exception that nothing needs"
+
+
+_BEFORE_ITS_SUBJECT = re.compile(r"(?:^|(?<=[.!?] ))(?:Of|What|Whether|Those)\b")
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _prose(code: str) -> Iterator[str]:
+    """Yield the comments, of which whole lines that follow one another are one, and docstrings."""
+    block: list[str] = []
+    last = 0
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.COMMENT:
+            (row, _), is_line = token.start, token.line.lstrip().startswith("#")
+            if not (is_line and row == last + 1):
+                yield " ".join(block)
+                block = []
+            block.append(token.string.lstrip("# "))
+            last = row if is_line else 0
+    yield " ".join(block)
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, _DOCUMENTED):
+            for paragraph in (ast.get_docstring(node) or "").split("\n\n"):
+                yield " ".join(paragraph.split())
+
+
+def _before_their_subject(code: str) -> list[str]:
+    """Return the beginnings of sentences that don't begin with their subject or verb."""
+    return [
+        text[match.start() :][:60]
+        for text in _prose(code)
+        for match in _BEFORE_ITS_SUBJECT.finditer(text)
+    ]
+
+
+def test_sentences_begin_with_their_subject() -> None:
+    """A reader shouldn't have to hold half a sentence before its subject comes."""
+    sentences = {
+        str(file.relative_to(ROOT)): some
+        for file in (*_modules(), *(ROOT / "kernel_workbench").rglob("*.py"))
+        if (some := _before_their_subject(file.read_text(encoding="utf-8")))
+    }
+    assert sentences == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "# Of two numbers the larger.\nx = 1",
+        "x = 1  # a number\n# What it is.",
+        '"""A number.\n\nWhether it is large.\n"""',
+        'def f() -> None:\n    """A sum. Those of a row."""',
+        "# A sum.\n# Those of a\n# row.",
+    ],
+)
+def test_sentences_before_their_subject_are_seen(code: str) -> None:
+    """Comments and docstrings are read, beginning and middle."""
+    assert len(_before_their_subject(code)) == 1
 
 
 def test_nox_sessions_have_docstrings() -> None:

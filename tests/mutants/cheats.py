@@ -20,9 +20,9 @@ The numbers are those of the ways to deceive a harness that were seen in the wil
     14 calls the library that it is compared with, or falls back to it
     15 rewrites the record
 
-Those that are about time alone are for the bench to find, not for this suite: 11, a stream that the
-clock doesn't see (4), replaying what has the same content (7) and another kernel for the check than
-for the timing (8), all of which leave right outputs behind. Cheats without a number are ways to
+The bench, not this suite, finds cheats that are about time alone: 11, a stream that the clock
+doesn't see (4), replaying what has the same content (7) and another kernel for the check than for
+the timing (8), all of which leave right outputs behind. Cheats without a number are ways to
 get past the suite by ending, hanging or misleading the processes that it consists of.
 """
 

@@ -721,7 +721,7 @@ _UNUSUAL_CODES = (
         "minus_inf",
     ),
 )  # fmt: skip
-# Of sizes that no plain case has: rows of whole tiles, and a sum's last half tile.
+# Defects at sizes that no plain case has: rows of whole tiles, and a sum's last half tile.
 _TILES_OF_ROWS = (
     _Defect(
         "last_of_whole_tiles_lost", "of 64 rows the last one isn't computed", (SOFTMAX_FORWARD,),
