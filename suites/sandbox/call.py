@@ -31,7 +31,7 @@ Stub = Literal["silent", "raising", "scrambled", "handed"]
 "handed": launches work on other numbers, and the tensors that they received replace the outputs.
 """
 Then = Literal["call", "replay"]
-"""What follows a call in the same memory, on other values: another call, or a CUDA graph's replay.
+"""The step after a call in the same memory, on other values: another call, or a graph's replay.
 
 The graph is captured after the first call, so that nothing is compiled or tuned in it.
 """
