@@ -87,6 +87,7 @@ def test_fp32_and_tf32_share_generated_cases_on_a_gpu(
     has no TF32. served: the kernels that a case is tried on; share: of the cases in fp32.
     """
     suite = Accuracy.__new__(Accuracy)
+    suite._refusals = {}
     suite.judge = Run(torch.device(kind), sm, briefly=True)
     suite.judge.named = frozenset(_TWINS) if named else frozenset()
     suite.kernels = all_kernels()
