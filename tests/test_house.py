@@ -244,8 +244,9 @@ def test_ops_are_named_in_their_own_rooms_alone() -> None:
     assert set(_NAMES_AN_OP) <= set(named), "an exception that nothing needs"
 
 
-_BEFORE_ITS_SUBJECT = re.compile(r"(?:^|(?<=[.!?] ))(?:Of|What|Whether|Those)\b")
-_MAY_HAVE_SUCH = re.compile(r"(?:#|\"{3}|[.!?]|\n)\s*(?:Of|What|Whether|Those)\b")
+_FIRST_WORDS = r"(?:Of|What|Whether|Those)\b"
+_BEFORE_ITS_SUBJECT = re.compile(rf"(?:^|(?<=[.!?] )){_FIRST_WORDS}")
+_MAY_HAVE_SUCH = re.compile(rf"(?:#|\"{{3}}|[.!?]|\n)\s*{_FIRST_WORDS}")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 

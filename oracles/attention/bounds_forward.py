@@ -70,7 +70,7 @@ class _Row:
         self.keep_scale = problem.keep_scale
         sink = optional(problem.inputs, "sink")
         self.sink = None if sink is None else piece.per_head(sink)
-        # The mean is one of the values, and of 0 where weights are dropped or a sink has a share.
+        # out averages the values, and 0 where weights are dropped or a sink has a share.
         high, low = v.amax(-2, keepdim=True), v.amin(-2, keepdim=True)
         if self.w is not None or self.sink is not None:
             high, low = high.clamp(min=0) * self.keep_scale, low.clamp(max=0) * self.keep_scale

@@ -86,8 +86,6 @@ class Session(Generic[PairRow]):
         config.add_cleanup(self.suite.close)
         self._failed_before: earlier_run.FailedRows | None = None
         self._early = self._started_early()
-        if self._is_share:  # its cases aren't known yet
-            self._describe_machine()
         with refusing(OpError):
             planned = self.suite.plan()
         self.pairs = {_names(pair): pair for pair in planned}
@@ -104,22 +102,6 @@ class Session(Generic[PairRow]):
         self._parent = os.getppid()
         if getattr(self.options, "fail_fast", False):
             config.option.maxfail = 1
-
-    @property
-    def _is_share(self) -> bool:
-        """True in a process of a larger run, even before the process knows its cases."""
-        return bool(getattr(self.options, "shard", ""))
-
-    def _describe_machine(self) -> None:
-        """Set the environment of the suite's record."""
-        suite = self.suite
-        suite.machine = describe_machine(
-            suite.device,
-            suite.sm,
-            strict=suite.strict,
-            unchecked=suite.unchecked,
-            hash_uuid=self.options.hash_uuid,
-        )
 
     def _started_early(self) -> shards.Shards | None:
         """Start the processes of a large run before its cases are listed, which takes seconds."""
@@ -303,13 +285,19 @@ class Session(Generic[PairRow]):
                 can't be written.
         """
         suite, options = self.suite, self.options
-        if not self._is_share:
-            self._describe_machine()
+        whole = suite.share is None
+        suite.machine = describe_machine(
+            suite.device,
+            suite.sm,
+            strict=suite.strict,
+            unchecked=suite.unchecked,
+            hash_uuid=options.hash_uuid,
+        )
         with refusing(KernelError):
             kernels = tuple(
                 kernel_info(kernel, suite.sm, named=options.kernel)
                 for kernel in suite.kernels
-                if not self._is_share  # the run's record describes them
+                if whole  # else the run's record describes them
             )
         header: dict[str, Any] = {
             "suite": suite.name,
@@ -325,7 +313,6 @@ class Session(Generic[PairRow]):
         header |= suite.begin()
         resume = options.resume if isinstance(options, VerdictOptions) else None
         begun = RunHeader(started_at="", **header)
-        whole = suite.share is None
         done = {} if suite.drawn else earlier_run.done_rows(resume, begun, pairs, whole=whole)
         if suite.drawn and resume is not None:
             suite.earlier = earlier_run.resumed(resume, begun)

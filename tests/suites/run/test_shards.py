@@ -95,7 +95,7 @@ def test_shares_of_a_cpu_keep_what_has_one_graph() -> None:
 
 
 def test_families_whose_kernels_compile_longest_come_first() -> None:
-    """At the end one process would compile for attention while the others had nothing to do."""
+    """Else one process compiles for attention at the end, and the others have nothing to do."""
     names = ("softmax_forward", "attention_delta", "attention_backward")
     cases = [next(iter(OPS[name].cases())) for name in names]
     families = shards.families_of(cases, "cuda")
